@@ -1,7 +1,6 @@
 """Runs commands on the testbed like a user: in a shell that evaluated ``./demo --env``."""
 
 import os
-import random
 import struct
 import subprocess
 import tempfile
@@ -98,22 +97,6 @@ def few_images(work):
         (work / f"{name}-images-idx3-ubyte").write_bytes(images)
         (work / f"{name}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + size + labels)
     return work
-
-
-@pytest.fixture
-def noise(work):
-    """A data set of 400 training and 10 test images of noise: training takes little time."""
-    directory = work / "noise"
-    directory.mkdir()
-    draw = random.Random(28)  # noqa: S311
-    for name, count in (("train", 400), ("t10k", 10)):
-        size = count.to_bytes(4, "big")
-        side = (28).to_bytes(4, "big")
-        images = b"\0\0\x08\x03" + size + side + side + draw.randbytes(784 * count)
-        (directory / f"{name}-images-idx3-ubyte").write_bytes(images)
-        labels = bytes(draw.randrange(10) for _ in range(count))
-        (directory / f"{name}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + size + labels)
-    return directory
 
 
 @pytest.fixture(scope="session")

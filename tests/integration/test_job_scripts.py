@@ -92,11 +92,11 @@ def test_a_recipe_is_installed_by_a_job(job, venv):
 
 #: The job scripts that train under Slurm: those of a system without what only the system has.
 TRAINING = (
-    "slurm/train_requeue.job",
     "lumi/mnist.slurm",
     *(
         pytest.param(script, marks=pytest.mark.thorough)
         for script in (
+            "slurm/train_requeue.job",  # test_preemption.py always submits it twice
             "perlmutter/submit_batch_modules.sh",
             "infiniband/ddp_pytorch.job",
             "frontier/pytorch_ddp_job.sl",

@@ -1,12 +1,12 @@
-"""payload/jobs/slurm/train_requeue.job: a job that is stopped twice resumes and ends like an uninterrupted one."""
+"""Trainings that resume: of payload/jobs/slurm/train_requeue.job, and after a full disk."""
 
 import contextlib
 import re
+import shlex
 import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from testbed.cluster import slurm
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.testbed
 #: Deadline for events that take a few seconds; long, for a busy machine.
 SECONDS = 900
 #: 20 steps an epoch; the ranks agree to stop at every 16th.
-OPTIONS = "--epochs 24 --batch-size 20 --lr 0.001"
+OPTIONS = "--epochs 6 --batch-size 10 --lr 0.001"
 
 
 def command_lines():
@@ -26,13 +26,13 @@ def command_lines():
 
 
 class Job:
-    """A submitted job script and its log."""
+    """A submitted job script and its log; in its first start, the ranks wait in an epoch for a signal."""
 
-    def __init__(self, testbed, module, work, options, payload):
+    def __init__(self, testbed, module, work, epoch):
         self.testbed = testbed
-        script = "$PAYLOAD/jobs/slurm/train_requeue.job"
-        line = f"PAYLOAD={payload} sbatch --parsable --ntasks-per-node=1 {script} {options}"
-        self.number = testbed.run(f"module load {module}\n{line}", cwd=work).strip()
+        load = f"module load {module}; script=$PAYLOAD/jobs/slurm/train_requeue.job"
+        line = f"PAYLOAD={work} EPOCH={epoch} sbatch --parsable --ntasks-per-node=1 $script --data . {OPTIONS}"
+        self.number = testbed.run(f"{load}\n{line}", cwd=work).strip()
         self.log = work / f"train-{self.number}.out"
 
     def output(self):
@@ -44,10 +44,6 @@ class Job:
         shown = slurm.query(self.testbed.layout, ["scontrol", "show", "job", self.number])
         return re.search(r"JobState=(\w+)", shown)[1]
 
-    def control(self, command):
-        """Run scontrol."""
-        self.testbed.run(f"scontrol {command}")
-
     def wait_for(self, condition):
         """Wait until `condition` holds; after a deadline, fail with the log."""
         deadline = time.monotonic() + SECONDS
@@ -55,37 +51,22 @@ class Job:
             assert time.monotonic() < deadline, f"{self.state()}\n{self.output()}"
             time.sleep(0.1)
 
-    def start_again(self):
-        """Start a requeued job without the two minutes that Slurm waits.
-
-        Slurm waits for processes of the first start, whose end it would take for the end of the second.
-        """
+    def stop(self, epoch, command, signal):
+        """Stop the job in an epoch by a command, and wait until it is in the queue again without a process."""
+        self.wait_for(lambda: f"epoch {epoch - 1}/6" in self.output())
+        self.testbed.run(f"{command} {self.number}")
         self.wait_for(lambda: self.state() == "PENDING")
         self.wait_for(lambda: not any(f"slurmstepd: [{self.number}." in line for line in command_lines()))
-        self.control(f"update JobId={self.number} StartTime=now")
-
-    def stop_twice(self, first, second):
-        """Signal the job after the line `first` of its log, preempt it after `second`, and wait for its end."""
-        self.wait_for(lambda: first in self.output())
-        self.testbed.run(f"scancel --signal=USR1 {self.number}")  # like --signal=USR1@120 before the time limit
-        self.start_again()
-        assert len(re.findall("^SIGUSR1: stopped after .*", self.output(), re.MULTILINE)) == 1
-        self.wait_for(lambda: second in self.output())
-        self.control(f"requeue {self.number}")  # like a preemption: SIGTERM, and SIGKILL after KillWait
-        self.start_again()
-        assert len(re.findall("^SIGTERM: stopped after .*", self.output(), re.MULTILINE)) == 1
-        self.wait_for(lambda: self.state() == "COMPLETED")
-        assert self.output().count("world size 2,") == 3
-        assert self.output().count("resuming after ") == 2
+        assert len(re.findall(f"^{signal}: stopped after .*", self.output(), re.MULTILINE)) == 1, self.output()
 
 
-#: The training; its first two starts wait for a signal in an epoch, as the whole training may take less time than one.
+#: The training; a job's first start waits for a signal in an epoch, as the whole training may take less time than one.
 WAITING = """
 import os, runpy, sys, time
 sys.path.insert(0, os.environ['PAYLOADPYTORCH'])
 from training.progress import Progress
 from training.stopping import StopSignals
-noted, epoch = [], {'0': 'epoch 6/24', '1': 'epoch 14/24'}.get(os.environ.get('SLURM_RESTART_COUNT', '0'))
+noted, epoch = [], '' if 'SLURM_RESTART_COUNT' in os.environ else 'epoch ' + os.environ['EPOCH'] + '/6'
 def note(stop, number, frame, note=StopSignals.note):
     noted.append(number)
     note(stop, number, frame)
@@ -99,24 +80,44 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 """
 
 
-def have_equal_weights(one, other):
-    """Return whether two files have the same weights, to the last bit."""
-    one, other = (torch.load(path, weights_only=True) for path in (one, other))
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def test_a_job_that_is_signalled_submitted_again_and_preempted_ends_its_training(testbed, venv, few_images):
+    """tests/unit/payload/test_mnist_resuming.py compares the weights with those of an uninterrupted training."""
+    work = few_images
+    (work / "mnist_ddp.py").write_text(WAITING)
+    first = Job(testbed, venv, work, epoch=2)
+    first.stop(2, "scancel --signal=USR1", "SIGUSR1")  # like --signal=USR1@120 before the time limit
+    testbed.run(f"scancel {first.number}")
+    second = Job(testbed, venv, work, epoch=4)
+    second.stop(4, "scontrol requeue", "SIGTERM")  # like a preemption: SIGTERM, and SIGKILL after KillWait
+    # without the two minutes that Slurm waits for processes of the first start
+    testbed.run(f"scontrol update JobId={second.number} StartTime=now")
+    second.wait_for(lambda: second.state() == "COMPLETED")
+    assert "resuming" not in first.output()
+    assert second.output().count("resuming after ") == second.output().count("world size 2,") == 2
+    epochs = re.findall(r"^epoch (\d)/6 ", first.output() + second.output(), re.MULTILINE)
+    assert sorted(set(epochs)) == list("123456")
 
 
-def test_a_job_that_is_signalled_and_preempted_reaches_the_weights_of_an_uninterrupted_run(testbed, venv, work, noise):
-    (work / "payload").mkdir()
-    (work / "payload" / "mnist_ddp.py").write_text(WAITING)
-    job = Job(testbed, venv, work, f"--data {noise} {OPTIONS}", work / "payload")
-    job.stop_twice("epoch 4/24", "epoch 12/24")  # saves in the middle of an epoch
-    lines = re.findall(r"^epoch (\d+)/24", job.output(), re.MULTILINE)
-    assert sorted({int(line) for line in lines}) == list(range(1, 25))
-    testbed.run(
-        f"""module load {venv}
-srun -N2 --ntasks-per-node=1 conda-python-distributed $PAYLOAD/mnist_ddp.py --data {noise} {OPTIONS} \
---modelpath through""",
-        cwd=work,
-    )
-    # The sum of two gradients does not depend on their order: equal to the last bit.
-    assert have_equal_weights(work / "outputs" / "train" / "mnist_ddp.pt", work / "through" / "mnist_ddp.pt")
+def test_a_full_disk_ends_the_training_with_one_line_and_with_more_space_it_resumes(testbed, venv, few_images):
+    if testbed.run_unchecked("unshare --mount mount -t tmpfs none /mnt").returncode != 0:
+        pytest.skip("only root may mount the small file system, and not everywhere")
+    (few_images / "run").mkdir()
+    # a checkpoint has 360 kB; the file system is mounted in this shell only
+    training = "$PAYLOAD/mnist_ddp.py --data . --batch-size 20 --epochs 4 --lr 0.001 --modelpath run --keep 9"
+    script = f"""
+        unset MNIST_ROOT; export OMP_NUM_THREADS=1
+        mount -t tmpfs -o size=1200k none run
+        conda-python-simple {training}
+        echo status $?
+        ls -A run run/checkpoints
+        mount -o remount,size=20m run
+        conda-python-simple {training}"""
+    result = testbed.run_unchecked(f"module load {venv}\nunshare --mount bash -c {shlex.quote(script)}", cwd=few_images)
+    assert result.returncode == 0, result.stderr
+    first, second = result.stdout.split("status 1\n")
+    assert "epoch 2/4" in first and "epoch 4/4" not in first
+    assert "epoch-0002-step-000000.pt" in second and "\n." not in second
+    assert "resuming after 2 epochs" in second and "epoch 4/4" in second
+    (sentence,) = result.stderr.splitlines()
+    assert sentence.startswith("rank 0: run/checkpoints/")
+    assert ": cannot be written (No space left on device). The files before it are undamaged: free some" in sentence
