@@ -11,26 +11,26 @@ pytestmark = pytest.mark.testbed
 
 PROFILES = Path(__file__).parents[2] / "modulefiles" / "cluster"
 PAIR = "srun -N2 -w nid001001,nid001002"
-#: Prints the sum over all ranks, the rendezvous, gloo's interface, and the addresses of this rank's connections there.
+#: Prints the rendezvous, gloo's interface and the address of rank 0, to which each rank connects: without torch, whose
+#: import takes 2 CPU seconds. Rank 0 listens, unless an agent of torchrun does.
 PROBE = """
-import os, socket, time, torch, torch.distributed as dist
-dist.init_process_group('gloo')
-total = torch.ones(1)
-dist.all_reduce(total)
-own = [f'/proc/self/fd/{fd}' for fd in os.listdir('/proc/self/fd')]
-sockets = {os.stat(path).st_ino for path in own if os.path.exists(path)}
-remotes = set()
-for table in ('/proc/net/tcp', '/proc/net/tcp6'):
-    for line in open(table).read().splitlines()[1:]:
-        fields = line.split()
-        address, port = fields[2].split(':')
-        if int(fields[9]) in sockets and int(port, 16) == int(os.environ['MASTER_PORT']):
-            remotes.add(socket.inet_ntoa(bytes.fromhex(address[-8:])[::-1]))
-names = [os.environ.get(name, '-') for name in ('MASTER_ADDR', 'GLOO_SOCKET_IFNAME')]
-os.write(1, ' '.join([socket.gethostname(), str(int(total)), *names, *sorted(remotes)]).encode() + b'\\n')
-dist.barrier()
-dist.destroy_process_group()
-time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
+import os, socket, time
+master, port, size = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), os.environ['WORLD_SIZE']
+if os.environ['RANK'] == '0' and os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True':
+    with socket.create_server(('', port)) as server:
+        for other in range(int(size) - 1):
+            server.accept()
+    address = socket.gethostbyname(master)
+else:
+    while True:
+        try:
+            with socket.create_connection((master, port)) as connection:
+                address = connection.getpeername()[0]
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+words = [socket.gethostname(), size, master, os.environ.get('GLOO_SOCKET_IFNAME', '-'), address]
+os.write(1, ' '.join(words).encode() + b'\\n')
 """
 
 

@@ -72,22 +72,9 @@ LINES = {
 }
 FEWER = {LINES[name]: 2 for name in ("Open MPI", "torchrun alone", "ddp-env")}
 
-#: Launchers that reach image or venv in the same way as another one, or that demo, job scripts and test_ends.py use.
-ALIKE = {
-    "container": ("srun", "MPICH", "torchrun under srun", "torchrun under Open MPI", "torchrun alone", "ddp-env"),
-    "venv": ("srun", "Open MPI", "MPICH", "torchrun under srun", "torchrun under Open MPI", "ddp-env"),
-}
 
-
-@pytest.mark.parametrize(
-    ("module", "line"),
-    [
-        pytest.param(module, line, id=f"{module}-{name}", marks=[pytest.mark.thorough] * (name in ALIKE[module]))
-        for module in ALIKE
-        for name, line in LINES.items()
-    ],
-    indirect=["module"],
-)
+@pytest.mark.thorough  # tests/unit/payload/test_mnist_resuming.py compares worlds; the tests below have the launchers
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_every_launcher_trains_to_the_same_result(testbed, module, enter, alone, few_images, line):
     mpi = {
         name: launcher(package)
@@ -96,6 +83,14 @@ def test_every_launcher_trains_to_the_same_result(testbed, module, enter, alone,
     }
     output = testbed.run(load(module) + line.format(enter=enter, training=TRAINING, **mpi), cwd=few_images)
     assert result(output, FEWER.get(line, 4)) == pytest.approx(alone(few_images), abs=0.001)
+
+
+@pytest.mark.parametrize(("package", "two"), [("openmpi-bin", "--map-by ppr:1:node"), ("mpich", "-ppn 1")])
+def test_mpirun_in_a_job_starts_ranks_in_the_image(testbed, container, work, package, two):
+    (work / "probe.py").write_text(PROBE)
+    line = f"{JOB} {launcher(package)} -n 2 {two} singularity exec $SIF conda-python-distributed probe.py"
+    found = ranks(testbed.run(f"module load {container}\n{line}", cwd=work))
+    assert [rank[:4] for rank in found] == [["2", "of", "2", "nid001001"]] * 2
 
 
 @pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])
