@@ -1,4 +1,4 @@
-"""A user's command line on the cluster: its world, its output and its exit status."""
+"""A user's command line on the cluster: its world, and what it takes from the host."""
 
 import re
 
@@ -41,11 +41,6 @@ def test_four_ranks_on_two_nodes_form_one_world(testbed, module, enter, probe):
     assert len({rank[8] for rank in ranks}) == 1
 
 
-def test_the_hosts_own_command_enters_the_image_by_itself(testbed, container, probe):
-    output = testbed.run(f"module load {container}\nsrun -N1 -n2 conda-python-distributed probe.py", cwd=probe)
-    assert [line.split()[1] for line in output.splitlines()] == ["2", "2"]
-
-
 def test_a_batch_script_without_srun_is_a_world_of_one(testbed, venv, probe):
     script = probe / "job.sh"
     script.write_text("#!/bin/bash\nconda-python-distributed probe.py\n")
@@ -68,20 +63,58 @@ srun -n1 {enter}conda-python-distributed -m json.tool --help"""
     assert "usage: python" in output
 
 
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
-def test_pythons_exit_status_is_the_steps(testbed, module, enter):
-    result = testbed.run_unchecked(
-        f"module load {module}\nsrun -n1 {enter}conda-python-distributed -c 'raise SystemExit(7)'"
-    )
-    assert result.returncode == 7
+@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
+def test_several_ranks_do_not_wait_for_a_name_server_that_does_not_answer(testbed, module, enter):
+    """`benchmarks/run --only dead-dns` measures the difference."""
+    code = "import os; os.write(1, (os.environ.get('RES_OPTIONS', 'untouched') + chr(10)).encode())"
+    line = f'{enter}conda-python-distributed -c "{code}"'
+    output = testbed.run(f"""module load {module}
+srun -n1 {line}
+srun -n2 {line}
+RES_OPTIONS=ndots:2 srun -n2 {line}""")
+    assert output.splitlines() == ["untouched", *["timeout:1 attempts:1"] * 2, *["ndots:2"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("container", "conda-python-distributed -c"),
+        ("venv", "conda-python-simple -c"),
+        pytest.param("container", "conda-python-simple -c", marks=pytest.mark.thorough),
+        pytest.param("venv", "conda-python-distributed -c", marks=pytest.mark.thorough),
+    ],
+    indirect=["module"],
+)
+def test_another_torch_on_the_host_is_not_imported(testbed, module, enter, work, line):
+    """Exported after loading the module, where torch is imported, and before, where it is looked for."""
+    for name in ("python", "libraries", "own"):
+        (work / name).mkdir()
+    (work / "python" / "torch.py").write_text("raise SystemExit('the poisoned one')")
+    (work / "libraries" / "libc10.so").write_text("not a library")
+    (work / "own" / "own.py").write_text("here = True")
+    poison = f"""
+export PYTHONPATH={work}/python:{work}/own LD_LIBRARY_PATH={work}/libraries
+export HOME={work}/home
+for minor in $(seq 8 20); do
+    mkdir -p $HOME/.local/lib/python3.$minor/site-packages
+    cp {work}/python/torch.py $HOME/.local/lib/python3.$minor/site-packages
+done
+"""
+    imported = "import own, torch; print(own.here, torch.__file__)"
+    found = "import importlib.util as u, own; print(own.here, u.find_spec('torch').origin)"
+    load, run = f"module load {module}\n", f"srun -n1 {enter}{line}"
+    output = testbed.run(f'{load}{poison}{run} "{imported}"')
+    output += testbed.run(f'{poison}{load}{run} "{found}"')
+    assert re.fullmatch(r"(True /\S+/torch/__init__\.py\n){2}", output)
+    assert str(work) not in output
 
 
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
-def test_verbose_prints_one_line_per_rank(testbed, module, enter):
+def test_a_payload_that_does_not_exist_is_one_line_for_each_node(testbed, module, enter):
     result = testbed.run_unchecked(
-        f"module load {module}\nexport PYTORCH_LAUNCH_VERBOSE=1\n{PAIR} -n2 {enter}conda-python-distributed -c pass"
+        f"module load {module}\nsrun -N1 -n2 {enter}conda-python-distributed -u /no/such/train.py"
     )
-    lines = sorted(line for line in result.stderr.splitlines() if "rank" in line)
-    assert len(lines) == 2
-    for rank, line in enumerate(lines):
-        assert re.search(rf"nid00100{rank + 1}.*rank {rank} of 2.*nid001001:\d+", line)
+    assert result.returncode in (2, 143)  # of the rank, or of a rank that srun ended because of it
+    lines = [line for line in result.stderr.splitlines() if "train.py" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("conda-python-distributed: ")
