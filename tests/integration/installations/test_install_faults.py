@@ -9,12 +9,22 @@ from install_prefix import one_error, wait_for, with_image, with_wheel
 pytestmark = pytest.mark.testbed
 
 
-def test_a_failed_rebuild_leaves_the_old_installation_unchanged(installed):
+#: How a rebuild ends: with an error, or with a signal that can be caught, which frees the lock.
+ENDS = {"error": "raise OSError('no luck')"}
+ENDS.update((name, f"os.kill(os.getpid(), signal.{name})") for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGABRT"))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [pytest.param(name, marks=[] if name in ("error", "SIGTERM") else pytest.mark.thorough) for name in ENDS],
+)
+def test_a_failed_rebuild_leaves_the_old_installation_unchanged(installed, end):
     before = installed.installation.stat().st_ino
     hooks = installed.directory / "hooks.py"
-    hooks.write_text("def pre_sanitycheck_hook(block): raise OSError('no luck')\n")
+    hooks.write_text(f"import os, signal\ndef pre_sanitycheck_hook(block): {ENDS[end]}\n")
     result = installed.eb("--rebuild", f"--hooks={hooks}")
-    assert "no luck" in result.stderr
+    assert result.returncode != 0
+    assert end != "error" or "no luck" in result.stderr
     assert installed.works()
     assert installed.installation.stat().st_ino == before
     assert installed.leftovers() == []
