@@ -5,30 +5,10 @@ import re
 import pytest
 from distributions import write_wheel
 
-from testbed.module_systems import SNAPSHOT, snapshot
 from testbed.recipes import VENV
 from testbed.recipes import module as module_of
 
 pytestmark = pytest.mark.testbed
-
-
-def test_unloading_removes_the_modules_binds_alone(testbed, container, tmp_path):
-    """The whole environment, for all modules: module_systems/test_module_environment.py."""
-    states = ["before", "loaded", "twice", "after"]
-    before, loaded, twice, after = (tmp_path / state for state in states)
-    testbed.run(
-        f"""export SINGULARITY_BINDPATH="$EASYBUILD_PREFIX/software,/p" APPTAINER_BINDPATH=/p
-{SNAPSHOT.format(before)}
-module load {container}
-{SNAPSHOT.format(loaded)}
-module load {container}
-{SNAPSHOT.format(twice)}
-module unload {container}
-{SNAPSHOT.format(after)}"""
-    )
-    assert snapshot(after) == snapshot(before)
-    assert snapshot(twice) == snapshot(loaded)
-    assert snapshot(loaded) != snapshot(before)
 
 
 def test_the_module_loads_with_nothing_but_easybuilds_modules_on_the_path(testbed, module):
@@ -45,12 +25,6 @@ echo "$CONTAINERROOT"; ls "$RUNSCRIPTS" "$PAYLOAD"; echo "$SLURM_KILL_BAD_EXIT" 
     assert output.splitlines()[-1] == "1"
 
 
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
-def test_the_users_own_setting_takes_precedence_over_the_cluster_profile(testbed, module):
-    output = testbed.run(f"export SLURM_KILL_BAD_EXIT=0\nmodule load {module}\necho $SLURM_KILL_BAD_EXIT")
-    assert output == "0\n"
-
-
 def test_the_users_own_binds_work_beside_the_modules(testbed, container, tmp_path):
     (tmp_path / "own").write_text("mine\n")
     for name in ("SINGULARITY_BIND", "APPTAINER_BIND"):
@@ -63,17 +37,6 @@ singularity exec $SIF sh -c 'cat /mnt/own && ls /runscripts /payload && ls -d {t
         assert result.stdout.startswith("mine\n")
         assert "conda-python-distributed" in result.stdout
         assert "WARNING" not in result.stderr
-
-
-def test_runscripts_and_payload_in_the_image_are_the_files_on_the_host(testbed, container):
-    output = testbed.run(
-        f"""module load {container}
-singularity exec $SIF sh -c 'command -v conda-python-distributed; cat /runscripts/get-master /payload/mnist_ddp.py' |
-  sha256sum
-{{ echo /runscripts/conda-python-distributed; cat $RUNSCRIPTS/get-master $PAYLOAD/mnist_ddp.py; }} | sha256sum"""
-    )
-    inside, outside = output.splitlines()
-    assert inside == outside
 
 
 def wheel(directory):
@@ -96,18 +59,6 @@ cd /; {enter}extra-command
     assert (ran, command) == (imported, "command")
     assert removed[-1].strip() == "Successfully uninstalled extra-package-1.0"
     assert int(status) in (127, 255)  # not found: of a shell, and of the image's runtime
-
-
-def test_packages_in_dot_local_are_not_imported(testbed, module, enter, tmp_path):
-    local = tmp_path / ".local/lib/python3.11/site-packages"
-    local.mkdir(parents=True)
-    (local / "extra_package.py").write_text("print('leaked')\n")
-    result = testbed.run_unchecked(
-        f"""export HOME={tmp_path}
-module load {module}
-{enter}conda-python-simple -c 'import extra_package'"""
-    )
-    assert "No module named 'extra_package'" in result.stderr
 
 
 def test_the_users_environment_comes_before_the_python_of_an_image_that_activates_conda(testbed, container, work):
@@ -133,27 +84,6 @@ export WITH_CONDA='source /conda/activate'
 $RUNSCRIPTS/conda-python-simple -c 'print("started")'"""
     )
     assert output == "started\n"
-
-
-def test_the_container_commands_in_bin_keep_exit_status_and_arguments(testbed, container):
-    result = testbed.run_unchecked(
-        f"""module load {container}
-python -c 'import sys; print(sys.argv[1:], sys.prefix)' 'two words'; python -c 'raise SystemExit(5)'"""
-    )
-    assert result.stdout == "['two words'] /user-software/venv/pytorch\n"
-    assert result.returncode == 5
-
-
-def test_a_container_command_without_its_module_has_the_image_its_binds_and_the_users_directory(testbed, container):
-    show = "import os, torch; print(os.environ['PYTHONUSERBASE'], *sorted(os.listdir('/runscripts'))[:1])"
-    output = testbed.run(
-        f"""module load {container}; bin=$CONTAINERROOT/bin; base=$PYTHONUSERBASE
-module unload {container}
-env -i HOME="$HOME" PATH=/usr/bin:/bin $bin/python -c "{show}"; echo $base"""
-    )
-    without, loaded = output.splitlines()
-    assert without.split()[0] == loaded
-    assert without.split()[1:]
 
 
 @pytest.mark.parametrize("name", ["EASYBUILD_PREFIX", "EASYBUILD_INSTALLPATH"])

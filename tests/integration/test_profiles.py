@@ -73,21 +73,6 @@ echo $FI_MR_CACHE_MONITOR ${SLURM_CPU_BIND-gone}"""
     assert output == "disabled none\ndisabled gone\n"
 
 
-def test_a_value_given_after_loading_goes_with_the_module(modules):
-    output = modules.run(
-        """module load cluster/local
-export SLURM_KILL_BAD_EXIT=0
-module unload cluster/local
-echo ${SLURM_KILL_BAD_EXIT-gone}"""
-    )
-    assert output == "gone\n"
-
-
-def test_a_value_with_a_space_arrives_whole(modules):
-    output = modules.run('module load cluster/lumi\nprintf "<%s>" "$PYTORCH_MULTI_NODE_NCCL_NET"')
-    assert output == "<AWS Libfabric>"
-
-
 @pytest.mark.parametrize(
     ("runtime", "profile", "expected"),
     [
@@ -118,12 +103,6 @@ def test_show_lists_every_setting(modules):
         result = modules.run_unchecked(f"module show cluster/{profile}")
         for name, value in settings(profile).items():
             assert re.search(rf"{name}\W+{re.escape(value)}\b", result.stderr), (profile, name, result.stderr)
-
-
-def test_help_explains_whose_value_takes_precedence(modules):
-    for profile in PROFILES:
-        result = modules.run_unchecked(f"module help cluster/{profile}")
-        assert "Variables that you export before loading take precedence." in " ".join(result.stderr.split())
 
 
 def test_avail_lists_the_profiles_alone(modules):
