@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import re
-import shlex
 import socket
 import struct
 import time
@@ -76,14 +75,6 @@ def is_sources(value):
         entry.get('filename') if isinstance(entry, dict) else entry for entry in value])
 
 
-def is_options(value):
-    """Whether a value is a text that a shell can split into words."""
-    try:
-        return text('.*')(value) and shlex.split(value) is not None
-    except ValueError:
-        return False
-
-
 # For each parameter a test of its values, and what the message expects.
 EXPECTED = {
     'binds': (texts(r'/[^,:"\\]*(:/[^,:"\\]*(:[^,:"\\]+)?)?'),
@@ -95,7 +86,7 @@ EXPECTED = {
     'gpu': (lambda value: value is None or value in ('cuda', 'rocm', 'xpu'), "'cuda', 'rocm', 'xpu' or None"),
     'image': (text(r'\S+'), "a text with the name of an image"),
     'image_checksum': (or_none(text('[0-9a-f]{64}')), "a SHA-256 (64 hexadecimal digits), or None"),
-    'mksquashfs_args': (is_options, "a text with options of mksquashfs"),
+    'mksquashfs_args': (text(r'[^"\'\\]*'), "a text with options of mksquashfs, without quotation marks and '\\'"),
     'sources': (is_sources, "a list of file names, or of dictionaries with a 'filename', such as ['tool.def']"),
 }
 
