@@ -2,7 +2,11 @@
 
 import json
 import os
+import re
+import shutil
+import subprocess
 import tarfile
+from pathlib import Path
 
 from image_recipe import RECIPE
 
@@ -70,6 +74,20 @@ def make_layer(path, size):
     with tarfile.open(path, "w") as archive:
         archive.add(content, arcname=path.name)
     return path
+
+
+def write_root(root, *programs):
+    """Write a root directory with programs of this host and the libraries that they need."""
+    for name in ("usr/bin", "etc", "proc", "sys", "dev", "tmp", "root", "home"):
+        (root / name).mkdir(parents=True)
+    (root / "bin").symlink_to("usr/bin")
+    for program in map(shutil.which, programs):
+        libraries = re.findall(r"/\S+", subprocess.check_output(["ldd", program], text=True))
+        for path in map(Path, [program, *libraries]):
+            copy = root / path.relative_to("/")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    return root
 
 
 def flip_a_bit(path, position):

@@ -1,13 +1,10 @@
 """Images that cotainr builds from a base image and an environment file."""
 
 import os
-import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 from distributions import sha256
+from image_site import write_root
 
 pytestmark = pytest.mark.testbed
 
@@ -30,23 +27,14 @@ def test_cotainr_runs_and_its_image_is_installed(site, testbed, small_image, pac
 
 
 def test_the_real_cotainr_accepts_the_command_line_up_to_its_first_download(site, testbed, work):
-    build_base(testbed, work / "root", site.central / "base.sif")
+    # cotainr runs uname before its first download
+    testbed.run(f"apptainer --silent build {site.central}/base.sif {write_root(work / 'root', 'uname')}")
     (work / "bin").mkdir()
     (work / "bin" / "cotainr").symlink_to(testbed.layout.test_venv / "bin" / "cotainr")
     settings = f"export PATH={work}/bin:$PATH https_proxy=http://127.0.0.1:9"
     error = site.refuse(cotainr_recipe(site), settings=settings)
     assert "cotainr could not build the image" in error
     assert "Connection refused" in error
-
-
-def build_base(testbed, root, image):
-    """Build an image of what cotainr runs before its first download: uname with its libraries."""
-    command = shutil.which("uname")
-    libraries = re.findall(r"/\S+", subprocess.check_output(["ldd", command], text=True))
-    for path in map(Path, [command, *libraries]):
-        (root / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, root / path.relative_to("/"))
-    testbed.run(f"apptainer --silent build {image} {root}")
 
 
 def cotainr_recipe(site):

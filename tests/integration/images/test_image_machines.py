@@ -51,13 +51,6 @@ unsquashfs -l {tmp_path}/squashfs"""
     assert "squashfs-root/bin/sh\n" not in content
 
 
-def test_one_image_for_another_machine_is_refused_after_the_download(site, registry, other, foreign_layer):
-    digest = registry.push_layers([foreign_layer], "tiny/foreign", "1", architecture=other[0])
-    error = site.refuse(f"image = 'docker://{registry.address}/tiny/foreign:1@{digest}'", "--fetch")
-    assert f"is an image for {other[1]}, and this host is " in error
-    assert not list(site.images.glob("*.sif"))
-
-
 def test_an_index_without_an_image_for_this_host_is_one_line(site, registry, other, foreign_layer):
     digest = registry.push_index({other[0]: [foreign_layer]}, "tiny/others", "1")
     error = site.refuse(f"image = 'docker://{registry.address}/tiny/others:1@{digest}'", "--fetch")

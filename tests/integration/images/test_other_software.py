@@ -1,13 +1,12 @@
 """Recipes of other software than PyTorch for the generic easyblock: image, module, commands on the host, and srun."""
 
-import io
 import os
 import struct
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
+from image_site import write_root
 
 from testbed.stand_ins.registry import ENVIRONMENT
 
@@ -39,32 +38,12 @@ def install(site, work):
     return make
 
 
-def system(path, *programs):
-    """Write a layer with programs of this host and the libraries that they need."""
-    with tarfile.open(path, "w") as archive:
-        for directory in ("bin", "usr", "etc", "proc", "sys", "dev", "tmp", "root", "home", "scratch"):
-            entry = tarfile.TarInfo(directory)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(entry)
-        files = {name: os.path.realpath(f"/bin/{name}") for name in programs}
-        listed = subprocess.check_output(["ldd", *files.values()], text=True).split()
-        for file in {
-            **{f"/bin/{name}": file for name, file in files.items()},
-            **{x: x for x in listed if x[0] == "/"},
-        }.items():
-            name, source = file
-            if not name.endswith(":"):
-                content = Path(source).read_bytes()
-                entry = tarfile.TarInfo(name.lstrip("/"))
-                entry.size, entry.mode = len(content), 0o755
-                archive.addfile(entry, io.BytesIO(content))
-    return path
-
-
 def test_a_tool_in_an_image_that_was_fetched_needs_no_registry_and_runs_on_the_host_and_under_srun(
     install, registry, work
 ):
-    digest = registry.push_layers([system(work / "layer", "sh", "dash", "cat", "seq")], "tools/seq", "1")
+    root = write_root(work / "root", "sh", "cat", "seq")
+    subprocess.run(["tar", "-cf", work / "layer", "-C", root, "."], check=True)
+    digest = registry.push_layers([work / "layer"], "tools/seq", "1")
     (work / "scratch").mkdir()
     image = f"image = 'docker://{registry.address}/tools/seq@{digest}'"
     lines = f"{image}\ncommands = ['seq']\nbinds = ['{work}/scratch']"

@@ -17,9 +17,6 @@ PROGRAMS = {
     "Trainer of transformers": "trainer_train.py",
     "Scripts for torchrun": "torchrun_train.py",
 }
-#: What runs first: the two most used frameworks, with two ranks, and the module whose pip reaches every package index
-#: that the host reaches. An image may lack the certificate of a mirror.
-FIRST = (("venv", "accelerate"), ("venv", "Lightning"))
 
 
 def ranks(output):
@@ -32,16 +29,6 @@ def is_one_world(printed, size):
     places = [(rank, of, batches) for rank, of, _, batches in printed]
     expected = [(str(rank), str(size), str(16 // size)) for rank in range(size)]
     return places == expected and len({weights for _, _, weights, _ in printed}) == 1
-
-
-@pytest.mark.thorough  # test_heavy_frameworks.py and test_active_environment.py always start ranks with users' packages
-@pytest.mark.parametrize(("module", "framework"), FIRST)
-def test_a_framework_trains_unchanged_on_two_nodes(request, module, framework):
-    user = request.getfixturevalue(f"on_{module}")
-    user.install(framework)
-    user.program(PROGRAMS[framework])
-    line = commands(framework, "Launch")[0].replace("--ntasks-per-node=2", "--ntasks-per-node=1")
-    assert is_one_world(ranks(user.run(line)), 2)
 
 
 @pytest.mark.thorough

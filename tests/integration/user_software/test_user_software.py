@@ -101,16 +101,6 @@ python -c 'import networkx; print(networkx.__file__)'"""
     assert output.startswith("/user-software/")
 
 
-def test_list_packages_marks_the_users_packages_in_a_venv_module_too(testbed, venv, wheels):
-    output = testbed.run(
-        f"""module load {venv}; export PYTHONUSERBASE={wheels}/base
-{pip_install(wheels)} --user --quiet --no-warn-script-location; list-packages --user; list-packages"""
-    )
-    assert re.match(r"extra_package @ file://\S+\nPackage +Version +From\n", output)
-    assert re.search(r"^extra_package +1\.0 +PYTHONUSERBASE$", output, re.MULTILINE)
-    assert re.search(r"^torch +2\.13\.0\S* +module$", output, re.MULTILINE)
-
-
 def test_start_shell_runs_a_command_or_gives_a_prompt_inside_the_image(installation):
     inside = "echo inside $APPTAINER_NAME"
     assert installation.run(f"start-shell -c '{inside}'") == f"inside {installation.image.name}\n"

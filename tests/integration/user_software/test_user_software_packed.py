@@ -127,11 +127,3 @@ unshare --mount bash {wheels}/full"""
     first, second = (line for line in result.stderr.splitlines() if not line.startswith("INFO:"))
     assert re.match(r"make-squashfs: mksquashfs failed, nothing has changed \(.*No space left", first)
     assert re.match(r"unmake-squashfs: unpacking failed, nothing has changed \(.*No space left", second)
-
-
-def test_the_commands_fail_inside_the_container(installation):
-    for command in ("make-squashfs", "unmake-squashfs"):
-        result = installation.run_unchecked(f"singularity exec $SIF $CONTAINERROOT/bin/{command}")
-        assert result.returncode == 1
-        # Apptainer notes that the settings of the test have its old name
-        assert result.stderr.splitlines()[-1] == f"{command}: cannot run in a container. Leave the container first"
