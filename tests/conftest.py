@@ -1,10 +1,9 @@
-"""What all tests share: the testbed's package, the choice of --fast and --thorough, and the table of the slowest."""
+"""What all tests share: the testbed's package, and the choice of --fast and --thorough."""
 
 import gc
 import os
 import signal
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -87,7 +86,6 @@ SLOW = (
 def pytest_addoption(parser):
     parser.addoption("--fast", action="store_true", help="leave out unit tests that take long")
     parser.addoption("--thorough", action="store_true", help="also run the tests marked as thorough")
-    parser.addoption("--slowest", type=int, default=0, metavar="N", help="end with a table of the N slowest tests")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,22 +135,6 @@ def places(files):
     shares = {name: 0.8 * n / len(waiting) for n, name in enumerate(waiting)}
     shares.update({name: n / len(computing) for n, name in enumerate(computing)})
     return {name: (first.get(name, len(FIRST)), shares.get(name, 0), name) for name in files}
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    """Print a table of the slowest tests: seconds of fixtures and test, and of the fixtures alone."""
-    phases = defaultdict(lambda: defaultdict(float))
-    for report in (report for reports in terminalreporter.stats.values() for report in reports):
-        if hasattr(report, "duration"):
-            phases[report.nodeid][report.when] += report.duration
-    slowest = sorted(phases, key=lambda test: -sum(phases[test].values()))[: config.getoption("--slowest")]
-    if not slowest:
-        return
-    terminalreporter.section("slowest tests")
-    terminalreporter.write_line("seconds  in fixtures  test")
-    for test in slowest:
-        total, call = sum(phases[test].values()), phases[test]["call"]
-        terminalreporter.write_line(f"{total:7.1f}  {total - call:11.1f}  {test.removeprefix('tests/')}")
 
 
 @pytest.fixture(scope="module", autouse=True)

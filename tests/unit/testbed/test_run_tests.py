@@ -37,7 +37,7 @@ def run_tests(tmp_path):
 def test_fast_needs_no_cluster(run_tests, options, end):
     calls = run_tests(*options.split())
     assert [call for call in calls if call.startswith("host-python")] == ["host-python testbed tools"]
-    assert calls[-1].endswith(f"--slowest=20 {end}")
+    assert calls[-1].endswith(f"--durations=20 {end}")
 
 
 @pytest.mark.parametrize("options", ["--thorough", "--thorough -k x", "tests/unit/x.py"])
@@ -45,6 +45,6 @@ def test_other_runs_start_the_cluster_and_stop_it(run_tests, options):
     end = options if options.startswith("tests") else f"{options} tests".strip()
     calls = run_tests(*options.split())
     assert {f"host-python testbed {verb}" for verb in ("tools", "up", "optional")} <= set(calls)
-    assert any(call.endswith(f"--slowest=20 {end}") for call in calls)
+    assert any(call.endswith(f"--durations=20 {end}") for call in calls)
     assert any("coverage report" in call for call in calls) is (end == "--thorough tests")
     assert calls[-1] == "host-python testbed stop"
