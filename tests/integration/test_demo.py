@@ -25,27 +25,15 @@ def demo(*options, **settings):
     )
 
 
-@pytest.fixture(scope="module")
-def demonstrated():
-    """The completed ``./demo``."""
+def test_the_demo_trains_mnist_to_97_percent_in_one_epoch_on_four_ranks_of_two_nodes(testbed, mnist_files):
+    """It shows each command, and ends with accuracy, speed and next steps."""
     result = demo()
     assert result.returncode == 0, result.stdout + result.stderr
-    return result
-
-
-def test_the_demo_trains_mnist_to_97_percent_in_one_epoch_on_four_ranks_of_two_nodes(mnist_files, demonstrated):
-    output = demonstrated.stdout
-    assert "world size 4," in output
-    assert "60000 training and 10000 test images" in output
+    output, summary = result.stdout.split("Done in ")
+    assert re.findall(r"^\$ (\S+)", output, re.MULTILINE) == ["eb", "eb", "eb", "module", "module", "srun"]
+    assert "world size 4," in output and "60000 training and 10000 test images" in output
     assert re.search(r"^ *epoch 1/1  loss \d\.\d+  test accuracy \d+\.\d\d %  images/s \d+$", output, re.MULTILINE)
     assert re.search(r"^ *training time: \d+\.\d s$", output, re.MULTILINE)
-
-
-def test_the_demo_shows_each_command_and_ends_with_accuracy_speed_and_next_steps(testbed, demonstrated):
-    result = demonstrated
-    commands = re.findall(r"^\$ (\S+)", result.stdout, re.MULTILINE)
-    assert commands == ["eb", "eb", "eb", "module", "module", "srun"]
-    summary = result.stdout[result.stdout.index("Done in") :]
     assert float(re.search(r"test accuracy ([\d.]+) %", summary)[1]) >= 97
     assert re.search(r"\d+ images/s on 2 nodes", summary)
     assert str(testbed.layout.easybuild) in summary

@@ -65,22 +65,6 @@ def test_an_image_with_a_damaged_inside_does_not_start_and_the_runtime_reports_w
     assert_named(found, "image", r"damaged\.sif does not start: .+", "eb --rebuild")
 
 
-@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
-def test_another_torch_on_pythonpath_is_named(doctor, module, work):
-    other = work / "site-packages"
-    (other / "torch").mkdir(parents=True)
-    (other / "torch" / "__init__.py").write_text("raise ImportError('of another Python')\n")
-    status, found = doctor(module, "--only torch", before=f"export PYTHONPATH={other}")
-    assert status == 1
-    assert_named(found, "torch", "does not import torch: ImportError: of another Python", "^unset PYTHONPATH;")
-
-
-def test_libraries_of_another_torch_are_named(doctor, venv, work):
-    (work / "libc10.so").write_text("no library")
-    _, found = doctor(venv, "--only torch", before=f"export LD_LIBRARY_PATH={work}")
-    assert_named(found, "torch", r"does not import torch: .*libc10\.so", "^unset LD_LIBRARY_PATH;")
-
-
 def test_nodes_without_addresses_and_tasks_without_cores_are_named(doctor, venv):
     gone = "srun -n1 env SLURM_STEP_NODELIST=no-such-host.invalid pytorch-doctor"
     _, found = doctor(venv, "--only slurm", command=gone)

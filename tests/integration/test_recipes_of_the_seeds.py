@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from distributions import write_sdist
 
 from testbed import recipes
 from testbed.packages import find_command, find_optional
@@ -133,44 +132,12 @@ def test_newest_shifter_image_of_nersc_and_its_job_script(system, container):
     assert "world size 2," in output and "test accuracy" in output
 
 
-#: In place of mpi4py, which compiles for 20 CPU seconds: a sum over MPI's ranks, compiled and linked by $MPICC too.
-MPI4PY = {
-    "setup.py": """import os, subprocess
-from setuptools import setup
-from setuptools.command.build_py import build_py
-class Build(build_py):
-    def run(self):
-        super().run()
-        compile = [*os.environ["MPICC"].split(), "-fPIC", "-o", f"{self.build_lib}/mpi4py/mpi.so", "mpi.c"]
-        subprocess.run(compile, check=True)
-setup(name="mpi4py", version="3.1.6", packages=["mpi4py"], cmdclass={"build_py": Build})
-""",
-    "mpi.c": """#include <mpi.h>
-int sum(int own) {
-    int all;
-    MPI_Init(0, 0);
-    MPI_Allreduce(&own, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    MPI_Finalize();
-    return all;
-}
-""",
-    "mpi4py/__init__.py": "",
-    "mpi4py/MPI.py": """import ctypes, pathlib
-library = ctypes.CDLL(str(pathlib.Path(__file__).with_name("mpi.so")))
-class COMM_WORLD:
-    allreduce = staticmethod(lambda own: library.sum(own))
-def Get_library_version():
-    text = ctypes.create_string_buffer(9999)
-    library.MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
-    return text.value.decode()
-""",
-}
 FRONTIER_LINE = "srun -N2 -n4 conda-python-distributed -W ignore -u probe.py"
 
 
 @pytest.fixture(scope="module")
 def frontier(system):
-    """Frontier's modules with a Python and a compiler for MPI, which compiles mpi4py (with --thorough the real one)."""
+    """Frontier's modules with a Python and a compiler for MPI, which compiles mpi4py."""
     mpicc = find_command("mpicc.openmpi")
     if mpicc is None or not (find_optional("openmpi-bin") and find_optional("libopenmpi-dev")):
         pytest.skip("openmpi-bin and libopenmpi-dev are not installed: `python3 testbed optional` installs them")
@@ -186,10 +153,7 @@ def frontier(system):
     sources.mkdir(parents=True, exist_ok=True)  # those of other recipes are there too
     download = "python3 -m pip download --quiet --no-deps"
     system.run(f"{download} --dest {stand_ins.wheels} setuptools==80.10.2")
-    if system.tasks_per_node == 1:
-        write_sdist(sources, "mpi4py", MPI4PY, "3.1.6")
-    else:
-        system.run(f"{download} --no-binary mpi4py --no-build-isolation --dest {sources} mpi4py==3.1.6")
+    system.run(f"{download} --no-binary mpi4py --no-build-isolation --dest {sources} mpi4py==3.1.6")
     system.mpi4py = sha256(sources / "mpi4py-3.1.6.tar.gz")
     return system
 
@@ -217,25 +181,18 @@ os.write(1, line.encode())  # in one write
     assert output == "rank 2 Open MPI\n" * 2
 
 
-@pytest.mark.thorough  # test_locked_venv.py always installs from a lock, and test_job_scripts.py launches so
-def test_virtual_environment_for_cuda_with_torchrun_under_mpirun(system):
-    if not find_optional("openmpi-bin"):
+@pytest.mark.thorough  # test_locked_venv.py always installs from a lock, and other tests launch so
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("", MPIRUN + "torchrun-distributed --nproc-per-node=2 probe.py"),
+        ("perlmutter-", "srun -N2 --ntasks-per-node=2 bash -c 'source <(ddp-env) && python -u probe.py'"),
+    ],
+    ids=["torchrun under mpirun", "exported variables"],
+)
+def test_virtual_environments_for_cuda(system, kind, line):
+    if not kind and not find_optional("openmpi-bin"):
         pytest.skip("Open MPI is not installed")
-    system.check(
-        "PyTorch-2.15.0-cuda-13.2-venv",
-        MPIRUN + "torchrun-distributed --nproc-per-node=2 probe.py",
-        version="2.15.0",
-        settings=system.index,
-    )
-
-
-@pytest.mark.thorough  # test_locked_venv.py always installs from a lock, and test_active_environment.py has ddp-env
-def test_virtual_environment_of_perlmutter_with_exported_variables(system):
-    stand_ins = system.stand_ins
-    stand_ins.module("python/3.11-24.1.0", Path(shutil.which("python3.11")).parent)
-    system.check(
-        "PyTorch-2.15.0-cuda-13.2-perlmutter-venv",
-        "srun -N2 --ntasks-per-node=2 bash -c 'source <(ddp-env) && python -u probe.py'",
-        version="2.15.0",
-        settings=system.index,
-    )
+    system.stand_ins.module("python/3.11-24.1.0", Path(shutil.which("python3.11")).parent)
+    name = f"PyTorch-2.15.0-cuda-13.2-{kind}venv"
+    system.check(name, line, version="2.15.0", settings=system.index)

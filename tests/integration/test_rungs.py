@@ -23,9 +23,6 @@ RUNGS = [
     ("mnist_single.py", 1, ""),
     ("mnist_multi.py", 2, "srun -N2 --ntasks-per-node=1 "),
 ]
-#: A short training of the language model, with a checkpoint for each of its lines.
-LANGUAGE_MODEL = """-u $PAYLOAD/lm_fsdp.py --size 100K --steps 20 --interval 5 --context 64 --batch-size 8 --seed 1 \\
---every 5 --keep 9"""
 #: The environment of Jupyter, which may lack the PATH of a login shell.
 CLEAN = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
 
@@ -152,12 +149,6 @@ def last_epoch(output, epochs):
     return float(loss), float(accuracy)
 
 
-def losses(output):
-    """Return the validation losses of the language model by its steps."""
-    lines = re.findall(r"^step (\d+)/20  .*validation loss (\S+)", output, re.MULTILINE)
-    return {int(step): float(loss) for step, loss in lines}
-
-
 @pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_one_process_and_two_nodes_train_the_same_network(testbed, module, enter, few_images):
     ends = []
@@ -175,27 +166,13 @@ export OMP_NUM_THREADS=1
     assert [accuracy for _, accuracy in ends] == pytest.approx([ends[0][1]] * len(RUNGS), abs=1)
 
 
-@pytest.mark.thorough  # tests/unit/payload/test_lm_fsdp.py has worlds of one node
-def test_the_language_model_has_the_same_losses_on_two_nodes_as_alone(testbed, module, enter, work):
-    load = f"module load {module}\nexport OMP_NUM_THREADS=1\n"
-    alone = testbed.run(f"{load}{enter}conda-python-simple {LANGUAGE_MODEL}", cwd=work)
-    run = f"srun -N2 -n2 {enter}conda-python-distributed {LANGUAGE_MODEL} --modelpath run"
-    nodes = testbed.run(load + run, cwd=work)
-    assert "world size 2, " in nodes
-    assert len(losses(alone)) == 4 and losses(alone)[20] < losses(alone)[5]
-    assert losses(nodes) == pytest.approx(losses(alone), abs=0.001)
-    assert sorted(path.name for path in (work / "run" / "checkpoints").iterdir()) == [
-        f"step-000000{step}" for step in ("05", "10", "15", "20")
-    ]
-
-
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_the_notebook_runs_in_the_kernel_that_one_command_makes(testbed, module, jupyter):
     notebook = jupyter.work / "mnist.ipynb"
-    testbed.run(f"{jupyter.load}cp $PAYLOAD/ladder/mnist.ipynb {notebook}")
+    testbed.run(f"{jupyter.load}sed s/epochs=3/epochs=1/ $PAYLOAD/ladder/mnist.ipynb >{notebook}")
     output = jupyter.run(EXECUTE, str(notebook))
     assert output.startswith(f"device cpu, torch {VERSION}") and "digits set" in output
-    assert last_epoch(output, epochs=3)[1] > 97
+    assert last_epoch(output, epochs=1)[1] > 60
 
 
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)

@@ -144,7 +144,7 @@ def test_an_sbcast_that_fails_or_is_missing_is_an_error(job, work, installation,
 
 
 #: Fills the disk of a node as soon as a copy begins.
-FILLER = """until compgen -G "$PYTORCH_LAUNCH_STAGE_DIR/pytorch-stage-*" > /dev/null; do :; done
+FILLER = """until compgen -G "$PYTORCH_LAUNCH_STAGE_DIR/pytorch-stage-*" > /dev/null; do sleep 0.02; done
 head -c 200M /dev/zero > $PYTORCH_LAUNCH_STAGE_DIR/other
 """
 
@@ -261,10 +261,12 @@ srun -n2 -N2 conda-python-distributed probe.py""")
 
 #: Another user, who reads command lines and directories, creates what is created there, and enters what there is.
 ATTACK = r"""
-import contextlib, os, re, sys
+import contextlib, os, re, sys, time
 from pathlib import Path
-disks, seen, NAME = [Path(path) for path in sys.argv[1:]], set(), re.compile(rb"pytorch-stage-[0-9a-f]{8,}")
+pause, *disks = sys.argv[1:]
+disks, seen, NAME = [Path(path) for path in disks], set(), re.compile(rb"pytorch-stage-[0-9a-f]{8,}")
 while True:
+    time.sleep(float(pause))
     found = {os.fsencode(name) for disk in disks for name in os.listdir(disk)}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -284,8 +286,8 @@ while True:
 """
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.thorough)])
-def test_another_user_can_neither_enter_nor_delay(testbed, installation, disk, work, count):
+@pytest.mark.parametrize(("count", "pause"), [(3, "0.01"), pytest.param(50, "0", marks=pytest.mark.thorough)])
+def test_another_user_can_neither_enter_nor_delay(testbed, installation, disk, work, count, pause):
     if os.geteuid() != 0:
         pytest.skip("only root can be two users")
     disks = [testbed.layout.cluster / "disks" / node for node in NODES]
@@ -301,7 +303,7 @@ done"""
     (work / "job.sh").write_text(script)
     for path in disks:
         path.chmod(0o1777)
-    attack = [*as_user.format(12345).split(), sys.executable, work / "attack.py", *disks]
+    attack = [*as_user.format(12345).split(), sys.executable, work / "attack.py", pause, *disks]
     try:
         with (work / "attack.log").open("w") as log, subprocess.Popen(attack, stdout=log, cwd="/") as attacker:
             try:

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 
 import pytest
-import torch
 
 from testbed.environments.python import install
 from testbed.stand_ins.job_scripts import JOBS, submission
@@ -162,17 +161,6 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     assert len(table) == 12
     assert set(table) == complete
     assert png_size(work / "study" / "search.png") > (500, 300)
-
-
-def test_a_trial_is_a_training_with_its_parameters_whose_last_accuracy_counts(testbed, venv, load, few_images):
-    search = "conda-python-simple $PAYLOAD/search.py --study study --trials 1 --space lr=0.001,0.002 -- --data ."
-    output = testbed.run(f"{load(venv)}\n{search}", cwd=few_images)
-    directory = few_images / "study" / "trial-0000"
-    last = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
-    (accuracy, lr) = re.search(r"^1 +(\S+) +(0\.00[12]000) +trial-0000$", output, re.MULTILINE).groups()
-    assert float(accuracy) == pytest.approx(last["accuracy"], abs=0.01)
-    state = torch.load(directory / "checkpoints" / "best.pt", weights_only=True)
-    assert state["settings"]["learning rate"] == float(lr)
 
 
 def test_a_search_whose_training_fails_names_the_log_and_keeps_its_script_and_options(testbed, venv, load, work):
