@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from framework_page import commands
 from framework_user import User
+from user_installation import Installation
 
 pytestmark = pytest.mark.testbed
 
@@ -20,8 +21,22 @@ def falls(first, last):
     return float(last) < 0.8 * float(first)
 
 
+@pytest.fixture(params=["container", "venv"])
+def compiling_user(request, testbed, work):
+    """A user of the venv module, or of the CPU image itself: that of the other tests has no compiler."""
+    if request.param == "venv":
+        return request.getfixturevalue("on_venv")
+    image = testbed.run(f"module load {request.getfixturevalue('container')}; echo $SIF").strip()
+    installation = Installation(testbed, Path(image), ":", work / "prefix")
+    (work / "prefix" / "home").mkdir(parents=True)
+    installation.install()
+    load = f"export TORCH_EXTENSIONS_DIR={work}/extensions\n{installation.script('')}"
+    return User(testbed, load, work, venv=False)
+
+
 @pytest.mark.thorough
-def test_deepspeed_trains_in_all_stages(user):
+def test_deepspeed_trains_in_all_stages(compiling_user):
+    user = compiling_user
     user.install("DeepSpeed")
     user.program("deepspeed_train.py")
     launch, _by_torchrun = commands("DeepSpeed", "Launch")
