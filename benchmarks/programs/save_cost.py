@@ -17,7 +17,7 @@ import torch  # noqa: E402
 from training.distributed import process_group  # noqa: E402
 from training.language.options import parse_arguments  # noqa: E402
 from training.language.text import Text  # noqa: E402
-from training.sharded import ShardedCheckpoints  # noqa: E402
+from training.sharded import Interval, ShardedCheckpoints  # noqa: E402
 
 #: 10 million parameters: a checkpoint of 119 MB with the state of the optimizer. The steps are short.
 OPTIONS = ("--size", "10M", "--context", "32", "--batch-size", "1", "--steps", "100000")
@@ -60,7 +60,7 @@ def main():
     """Measure and print both sides."""
     with process_group({}, use_gpu=False, timeout=60) as world:
         run, step = set_up(world)
-        with ShardedCheckpoints(Path(sys.argv[1]), world, keep=1, every=10**9) as checkpoints:
+        with ShardedCheckpoints(Path(sys.argv[1]), world, keep=1, every=Interval(steps=10**9)) as checkpoints:
             checkpoints.prepare()
             measure = partial(lost_seconds, checkpoints, run, step)
             measure(asynchronous=True)  # loads libraries, and allocates the copies

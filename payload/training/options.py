@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 MOST = 2**31 - 1  # of a whole number
 MOST_SHOWN, MOST_TEXT = 40, 240  # characters of a value, and of a message
@@ -70,6 +72,27 @@ def path(given: str) -> Path:
 
 def shorten(given: str) -> str:
     return given if len(given) <= MOST_SHOWN else f"{given[:MOST_SHOWN]}..."
+
+
+class Interval(NamedTuple):
+    """How often a checkpoint is written: after a number of steps, or of seconds; the other one is 0."""
+
+    steps: int = 0
+    seconds: float = 0
+
+    def __str__(self) -> str:
+        return f"{self.steps}" if self.steps else f"{self.seconds:g}s"
+
+
+def parse_interval(text: str) -> Interval:
+    """Return the interval of ``500``, ``90s``, ``30m`` or ``1.5h``; argparse.ArgumentTypeError for other texts."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh])|(\d{1,9})", text)
+    value = float(match[1] or match[3]) if match else 0
+    if not match or value <= 0:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of steps, or a time such as 90s, 30m or 2h, found {shorten(text)}"
+        )
+    return Interval(seconds=value * {"s": 1, "m": 60, "h": 3600}[match[2]]) if match[2] else Interval(int(value))
 
 
 def training_parser(

@@ -6,11 +6,13 @@ from __future__ import annotations
 import argparse
 
 from training.options import (
+    Interval,
     add_output,
     add_speed,
     check_common,
     integer,
     number,
+    parse_interval,
     path,
     training_parser,
 )
@@ -44,8 +46,8 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add("--peak-tflops", type=number(), metavar="N", help="of a device in bfloat16, for the utilisation")
     add_speed(parser, "blocks")
     add_output(parser)
-    every = "between two checkpoints (default: a tenth of all)"
-    add("--every", type=integer(1), metavar="STEPS", help=every)
+    every = "write a checkpoint every 500 steps, or every 90s, 30m or 2h (default: 30m)"
+    add("--every", type=parse_interval, default=Interval(seconds=1800), metavar="STEPS|TIME", help=every)
     options = parser.parse_args(arguments)
     check_common(options, parser)
     if options.warmup is not None and options.warmup >= options.steps:
@@ -54,5 +56,4 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
         parser.error("--tensor: not with --compile or --health, as ranks wait for each other within a block")
     options.warmup = options.steps // 10 if options.warmup is None else options.warmup
     options.interval = options.interval or max(1, options.steps // 10)
-    options.every = options.every or max(1, options.steps // 10)
     return options

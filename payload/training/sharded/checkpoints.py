@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
@@ -32,10 +33,12 @@ from training.checkpoint import (
 from training.distributed import World, broadcast, fail_together, gather
 from training.files import remedy_for, sync_directory
 from training.finite import are_finite, check_weights
+from training.options import Interval
 from training.sharded.state import apply, flat, state_of
 from training.sharded.storage import ShardReader, ShardWriter, read_manifest
 
-QUESTION_STEPS = 8  # between the questions whether a checkpoint is complete on all ranks
+HALF_HOUR = Interval(seconds=1800)
+QUESTION_STEPS = 8  # between the questions whether a checkpoint is complete on all ranks, or due by the clock of rank 0
 
 
 class ShardedDirectory(Directory):
@@ -71,7 +74,7 @@ class ShardedCheckpoints:
         world: World,
         *,
         keep: int = 3,
-        every: int = 500,
+        every: Interval = HALF_HOUR,
         asynchronous: bool = True,
         timeout: float = 1800,
     ):
@@ -81,7 +84,7 @@ class ShardedCheckpoints:
             )
         self.directory = ShardedDirectory(directory, keep)
         self.world, self.asynchronous, self.timeout = world, asynchronous, timedelta(seconds=timeout)
-        self.every = every  # steps
+        self.every, self.began = every, time.monotonic()
         self.copies: dict[str, Tensor] = {}
         self.group: dist.ProcessGroup | None = None
         self.writing: Any = None  # the future of an asynchronous save
@@ -113,13 +116,16 @@ class ShardedCheckpoints:
 
     def save_if_due(self, run) -> None:
         """Start a checkpoint if one is due; call it after every step."""
-        step = run.position.step
-        if self.writing and step % QUESTION_STEPS == 0:
-            is_writing = torch.tensor(int(not self.writing.done()))
-            dist.all_reduce(is_writing, op=dist.ReduceOp.MAX, group=self.world.host_group)
-            if not is_writing:
+        step, every = run.position.step, self.every
+        is_due = every.steps > 0 and step % every.steps == 0
+        if step % QUESTION_STEPS == 0 and (self.writing or every.seconds):
+            is_late = self.world.rank == 0 and 0 < every.seconds <= time.monotonic() - self.began
+            answers = torch.tensor([int(self.writing is not None and not self.writing.done()), int(is_late)])
+            dist.all_reduce(answers, op=dist.ReduceOp.MAX, group=self.world.host_group)
+            if not answers[0]:
                 self.wait()
-        if step % self.every == 0:
+            is_due = is_due or bool(answers[1])
+        if is_due:
             self.start(run)
 
     def save(self, run) -> str:
@@ -147,6 +153,7 @@ class ShardedCheckpoints:
             self.writing = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
         else:
             self.finish(lambda: dcp.save(tensors, storage_writer=writer, process_group=self.group))
+        self.began = time.monotonic()
 
     def wait(self) -> None:
         """Return when the checkpoint that is being written is complete."""
@@ -193,7 +200,7 @@ class ShardedCheckpoints:
         is_first = self.world.rank == 0
         path = load_newest(paths, lambda path: self.load(run, path), self.directory.unfit, is_first=is_first)
         if path:
-            self.step = run.position.step
+            self.step, self.began = run.position.step, time.monotonic()
         return path
 
     def agree(self, decide: Callable[[], Any]) -> Any:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from training.distributed import process_group
 from training.failing import fail_in_one_line
-from training.sharded import ShardedCheckpoints
+from training.sharded import Interval, ShardedCheckpoints, parse_interval
 from training.stopping import StopSignals
 
 
@@ -106,7 +106,7 @@ def main():
     add = parser.add_argument
     add("directory", type=Path)
     add("steps", type=int)
-    add("--every", type=int, default=5)
+    add("--every", type=parse_interval, default=Interval(steps=5))
     add("--keep", type=int, default=2)
     add("--width", type=int, default=13)
     add("--lr", type=float, default=0.05)

@@ -259,7 +259,7 @@ def test_kills_at_any_moment_lose_no_checkpoint_and_leave_no_file(start, tmp_pat
     during = 0
     for kill in range(kills):
         size = moments.choice([1, 2, 2, 4]) if kills > 6 else 2 - kill % 2
-        ranks = start(size, tmp_path, 100_000, "--every", moments.choice(["2", "9"]))
+        ranks = start(size, tmp_path, 100_000, "--every", moments.choice(["2", "0.02s"]))
         if kill == 0:
             wait_for(ranks, tmp_path, condition=lambda: any(checkpoints.glob("step-*")))
         elif moments.random() < 0.8:
