@@ -86,7 +86,9 @@ $RUNSCRIPTS/conda-python-simple -c 'print("started")'"""
     assert output == "started\n"
 
 
-@pytest.mark.parametrize("name", ["EASYBUILD_PREFIX", "EASYBUILD_INSTALLPATH"])
+@pytest.mark.parametrize(
+    "name", ["EASYBUILD_PREFIX", pytest.param("EASYBUILD_INSTALLPATH", marks=pytest.mark.thorough)]
+)
 def test_the_bootstrap_module_alone_lets_eb_find_recipes_easyblocks_sources_and_prefix(testbed, tmp_path, name):
     output = testbed.run(
         f"""module unload pytorch-easybuild
