@@ -167,7 +167,7 @@ def test_a_directory_that_is_deleted_during_a_run_is_one_sentence(run_code, smal
     run = tmp_path / "run"
     line = {
         "mnist_ddp": ["--epochs", "2", "--data", str(small_mnist)],
-        "lm_fsdp": [*"--steps 2 --every 9 --size 100K --context 8 --data".split(), str(corpus / "part" / "a")],
+        "lm_fsdp": ["--steps=2", "--every=9", "--size=100K", "--context=8", f"--data={corpus / 'part' / 'a'}"],
     }[module]
     arguments = ", ".join(map(repr, [*line, "--modelpath", str(run)]))
     code = REMOVED.format(script=f"{module}.py", module=module, arguments=arguments, run=run)
