@@ -66,7 +66,7 @@ def shell(testbed, installation, work):
 
     def run(script):
         script = f"{installation.load}export TMPDIR={work}/temporary\n{script}"
-        return testbed.run_unchecked(script, cwd=work, timeout=120)
+        return testbed.run_unchecked(script, cwd=work, timeout=600)
 
     return run
 
