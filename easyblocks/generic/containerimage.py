@@ -78,7 +78,8 @@ def is_sources(value):
 # For each parameter a test of its values, and what the message expects.
 EXPECTED = {
     'binds': (texts(r'/[^,:"\\]*(:/[^,:"\\]*(:[^,:"\\]+)?)?'),
-              "a list of absolute paths without commas, '\"' and '\\', such as ['/scratch']"),
+              "a list of absolute paths, or path:target:options, without commas, '\"' and '\\', such as "
+              "['/scratch', '/opt/x:/x:ro']"),
     'central_images': (texts('/.*'), "a list of absolute paths, such as ['/appl/images']"),
     'commands': (texts(r'[\w+][\w.+-]*'), "a list of names of commands, such as ['python']"),
     'debian_packages': (texts(r'[a-z0-9][a-z0-9.+-]+'), "a list of names of Debian packages"),

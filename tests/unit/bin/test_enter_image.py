@@ -157,15 +157,15 @@ def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(install
     pip.write_text(f'#!/bin/bash\nmkdir -p {directory}; cd {directory}; "$@"; exit 4\n')
     pip.chmod(0o755)
     path = f"{installed.runtime}:/usr/bin:/bin"
-    install = "touch accelerate python activate pip; chmod +x *; touch data"
+    install = "touch accelerate pip-compile python3 activate.fish pip; chmod +x *; touch data"
     rank = installed.start("pip", "bash", "-c", install, path=path, **installed.loaded)
     assert (rank.communicate()[1], rank.returncode) == ("", 4)
     commands = installed.user_software.with_name("1.0.commands")
-    assert [path.name for path in commands.iterdir()] == ["accelerate"]
+    assert sorted(path.name for path in commands.iterdir()) == ["accelerate", "pip-compile"]
     assert (commands / "accelerate").resolve() == (installed.root / "libexec" / "enter").resolve()
-    installed.start("pip", "rm", "accelerate", path=path, **installed.loaded).communicate()
+    installed.start("pip", "rm", "accelerate", "pip-compile", path=path, **installed.loaded).communicate()
     assert list(commands.iterdir()) == []
-    assert sorted(path.name for path in directory.iterdir()) == ["activate", "data", "pip", "python"]
+    assert sorted(path.name for path in directory.iterdir()) == ["activate.fish", "data", "pip", "python3"]
     assert Path("/commands").exists() == of_root  # beside /bin, if PYTHONUSERBASE were taken as set
 
 

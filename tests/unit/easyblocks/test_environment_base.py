@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.options import set_up_configuration
 
 #: One that loads libpython, and one that does not, on the machines of CI; others have one of both.
@@ -123,3 +124,18 @@ def test_sourcing_activate_changes_the_path_only_if_the_commands_are_not_on_it(b
     result = run("bash", "-euc", script, PATH="/usr/bin:/bin")
     path = f"{base}/bin:/usr/bin:/bin"
     assert result == f"{path}\nnone {path}"
+
+
+def test_a_python_that_cannot_be_copied_is_refused(base, monkeypatch, tmp_path):
+    from easybuild.easyblocks.generic import lockedvenv as environment
+
+    python = str(base / "bin" / "python")
+    real = environment.facts(python)
+    host = {**real, "modules": [*real["modules"], "_ssl_of_the_prefix"], "executable": PYTHONS[0]}
+    monkeypatch.setattr(environment, "facts", lambda python: host if python == "host" else real)
+    monkeypatch.setattr(environment, "add_library", lambda *_: None)
+    root = tmp_path / "venv"
+    (root / "bin").mkdir(parents=True)
+    (root / "pyvenv.cfg").touch()
+    with pytest.raises(EasyBuildError, match="does not work as a copy in .*_ssl_of_the_prefix. Load a module of"):
+        environment.make_base("host", str(root))

@@ -1,11 +1,12 @@
 """PyTorch's easyblocks: generated modules, errors before and during an installation, and the files that it leaves."""
 
+import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from easybuild.framework.easyblock import EasyBlock
+from easybuild.framework.easyblock import EasyBlock, StopException
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 from recipes import CONTAINER, VENV, both_syntaxes, module_text, recipe
@@ -149,3 +150,38 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
         "of-conda": None,
     }
     assert "the image does not have on its PATH: no-such, of-conda\n" in capsys.readouterr().err
+
+
+def test_the_sanity_checks_module_can_be_read_by_others_so_that_lmod_shows_it_to_root(easyblock, prefix):
+    app = easyblock(recipe(CONTAINER))
+    app.src = []
+    Path(app.installdir).mkdir(parents=True)
+    before = os.umask(0o027)
+    try:
+        modules = Path(app.make_module_step(fake=True))
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o004 for path in modules.rglob("*") if path.is_file()]
+    assert modes and all(modes)
+
+
+def test_stop_after_the_install_step_restores_the_previous_module(easyblock, monkeypatch, capsys):
+    app = easyblock(recipe(VENV))
+    for method in ("install_runtime", "compile_bytecode", "hold_packages"):
+        monkeypatch.setattr(app, method, lambda: None)
+    app.cfg["stop"] = "install"
+    root, module = Path(app.installdir), Path(app.mod_filepath)
+    for path in (root / "old", module):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    with pytest.raises(StopException):
+        app.run_step("install", [lambda app: app.make_installdir, lambda app: app.install_step])
+    assert module.exists() and (root / "old").exists() and not (root / "payload").exists()
+    assert "is as it was before" in capsys.readouterr().out
+
+
+def test_two_installations_of_a_version_have_their_own_directories_of_users_packages(easyblock):
+    app = easyblock(recipe(VENV))
+    first = module_text(app)
+    app.installdir += "/elsewhere"
+    assert len(set(re.findall(r"-([0-9a-f]{8})\b", first + module_text(app)))) == 2

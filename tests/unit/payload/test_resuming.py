@@ -1,13 +1,15 @@
 """training/checkpoint.py: a checkpoint of another run is refused before any of it is used."""
 
+import json
 import re
-from collections import Counter
+from collections import Counter, namedtuple
+from enum import Enum, IntEnum
 
 import pytest
 import torch
 from small_runs import first, small_run, take_steps
 from training import TrainingError
-from training.checkpoint import Extent, Position
+from training.checkpoint import Extent, Position, is_equal
 
 
 def test_options_that_make_another_run_are_refused_by_their_names_and_values(checkpoints, alone):
@@ -28,6 +30,17 @@ def test_settings_may_be_lists_dicts_and_long_strings(checkpoints, alone, before
     small_run(alone, more=before).resume(checkpoints)
     with pytest.raises(TrainingError, match="written with more "):
         small_run(alone, more=now).resume(checkpoints)
+
+
+class Kind(str, Enum):
+    SMALL = "small"
+
+
+@pytest.mark.parametrize(
+    "own", [Kind.SMALL, torch.__version__, namedtuple("Pair", "a b")(1, 2), IntEnum("N", "one").one]
+)
+def test_settings_of_types_that_json_does_not_keep_are_equal(own):
+    assert is_equal(json.loads(json.dumps(own)), own)
 
 
 def test_a_checkpoint_of_another_program_is_refused(checkpoints, alone):

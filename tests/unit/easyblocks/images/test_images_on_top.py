@@ -139,6 +139,8 @@ def test_a_lock_that_does_not_fit_the_base_is_refused_before_the_build(source_of
 def test_the_identity_has_lock_and_base_and_a_base_whose_image_has_changed_is_refused(source_of, installation):
     source = source_of()
     assert "lock.txt=11" in source.identity and source.base.checksum in source.identity
+    source.patches, source.recipe["source_packages"] = [{"name": "a.patch", "sha256": "22"}], [("b", {"A": "1"})]
+    assert "a.patch=22" in source.identity and "source_packages=[('b', {'A': '1'})]" in source.identity
     (installation / "base.sif").write_bytes(sif(b"other"))
     with pytest.raises(EasyBuildError, match=f"the image of {MODULE}, has changed since .* `eb --rebuild PyTorch-2"):
         source.build()
