@@ -278,7 +278,7 @@ def check_cleaned(env):
     fault = None
     if not env.get("RUNSCRIPTS") and exists(f"{RUNSCRIPTS}/launch.bash"):
         fault = f"{RUNSCRIPTS} is bound, but RUNSCRIPTS, and so the variables of srun, are missing"
-    elif in_container(env) and not in_job(env):
+    elif in_container(env) and not in_job(env) and not env.get("USER"):  # --cleanenv removes this as well
         launchers = (name for _, name in ancestors() if name in (*STARTERS, "slurmstepd", "flux-shell"))
         fault = next((f"{name} started this image, but its variables are missing" for name in launchers), None)
     if fault:

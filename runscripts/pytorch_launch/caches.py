@@ -53,7 +53,7 @@ def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns 
         is_hidden = in_container(env) and base.startswith("/") and not exists(base)
         remedy = bind_line(env, base) if is_hidden else "export another TMPDIR"
         warnings.append(Problem(f"cannot use {base} for caches: {fault}", remedy))
-    return None, {}, warnings
+    return None, {name: None for name in unset if env.get(name)}, warnings
 
 
 def make_caches(directory, variables):

@@ -261,8 +261,10 @@ def _see_intel(env, tiles):
     changes, warnings, named = {} if env.get(INTEL_ORDER) else {INTEL_ORDER: "1"}, [], {}
     present = [tile for tile in tiles if not (is_composite and tile.partition)]
     for entry in map(str.strip, mask.split(",") if mask else map(str, range(len(present)))):
-        number, dot, _ = entry.partition(".")
-        if is_number(number) and int(number) < len(present) and (is_composite or not dot):
+        number, dot, part = entry.partition(".")
+        gpu = present[int(number)].pci if is_number(number) and int(number) < len(present) else None
+        parts = [str(tile.partition) for tile in tiles if tile.pci == gpu] if is_composite else []
+        if gpu and (part in parts or not dot) and entry not in named.get(int(number), ()):
             named.setdefault(int(number), []).append(entry)
     # only in PCI order it is known which device is which
     found = [present[number] if changes or env[INTEL_ORDER] == "1" else None for number in sorted(named)]

@@ -225,7 +225,7 @@ def apply(program, plan, *, starts_all_of_node=False):
     chosen = SUBDIRECTORIES if plan.caches else ()
     variables = {name: plan.changes[name] for name in chosen if plan.changes.get(name)}
     caches, used, problems = make_caches(plan.caches, variables)
-    changes = {name: value for name, value in plan.changes.items() if name not in variables}
+    changes = {**plan.changes, **dict.fromkeys(variables)}  # not those that another launch has exported
     warnings = [*plan.warnings, *(problems if plan.world.reports_for_node else ())]
     try:
         if plan.bind is not None:

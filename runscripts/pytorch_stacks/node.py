@@ -134,13 +134,15 @@ def read_stacks(pid, env, seconds):
     # the directories of PATH as the rank sees them, then those of this process
     places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
     places += [place for place in os.environ.get("PATH", "").split(":") if place]
-    program = shutil.which("py-spy", path=":".join(places))
-    if program is None:
-        raise SpyError(f"py-spy not found on the PATH of the rank or of its node. {INSTALL}")
-    try:
-        found = _dump(program, pid, seconds)
-    except OSError as error:
-        raise SpyError(f"py-spy cannot be started: {program}: {error.strerror}") from error
+    fault = "py-spy not found on the PATH of the rank or of its node"
+    for program in filter(None, (shutil.which("py-spy", path=place) for place in places)):
+        try:  # that of an image may not start here
+            found = _dump(program, pid, seconds)
+            break
+        except OSError as error:
+            fault = f"py-spy cannot be started: {program}: {error.strerror}"
+    else:
+        raise SpyError(f"{fault}. {INSTALL}")
     threads = []
     for thread in sorted(found, key=lambda thread: thread.get("os_thread_id") != pid):
         frames = [[frame["name"], frame["filename"], frame["line"]] for frame in thread["frames"]]

@@ -113,7 +113,7 @@ def _repeated(env, rank):
         return None
     for _, name in ancestors():
         if name in ("mpirun", "mpiexec", "mpiexec.hydra", "prterun"):
-            fault = f"each of the {tasks} tasks of this Slurm step starts a world of its own with {name}"
+            fault = f"if each of the {tasks} tasks of this Slurm step runs {name}, each starts a world of its own"
             return Problem(fault, f"for one world, start {name} without srun")
         if name == "slurmstepd":  # of a daemon of mpirun
             break

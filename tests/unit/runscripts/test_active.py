@@ -256,7 +256,12 @@ def test_so_is_one_of_an_image_that_brings_the_launcher(runscripts, tmp_path, la
         f"{sys.executable} -I -S {runscripts}/pytorch_launch/__main__.py conda-python-distributed --dry-run; exit $?"
     )
     image = {"APPTAINER_CONTAINER": "/image.sif"}
-    for more, is_fault in (({}, False), ({**image, "SLURM_JOB_ID": "7"}, False), (image, launcher != "bash")):
+    for more, is_fault in (
+        ({}, False),
+        ({**image, "SLURM_JOB_ID": "7"}, False),
+        (image, launcher != "bash"),
+        ({**image, "USER": "me"}, False),
+    ):
         env = {"TMPDIR": str(tmp_path), **more}
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         done = subprocess.run([tmp_path / launcher, "-c", program], env=env, text=True, check=False, **pipes)

@@ -36,6 +36,8 @@ def test_a_plan_changes_nothing_on_its_node(env, laptop, tmp_path):
     assert os.sched_getaffinity(0) == before
     assert not is_claimed(10000 + 7 * 61)
     assert list((tmp_path / "scratch").iterdir()) == []
+    with pytest.raises(AttributeError):
+        plan.bind = None
 
 
 def test_ranks_on_other_nodes_than_that_of_rank_0_make_no_claim(env, laptop):

@@ -77,6 +77,7 @@ OF_PALS = "PALS_RANKID={0} PALS_LOCAL_RANKID={1} PALS_NODEID={2} PALS_APINFO=FIL
 DAEMONS = "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=1(x3)"
 WORLDS = [
     # Slurm
+    ("", "SLURM_JOB_ID=7 SLURM_HET_SIZE=2", "0/1 0/1 0", {"allocation": (1, 2, "srun")}),
     ("step", "", "3/4 1/2 1", {"job": 7, "step": 0, "source": "Slurm step 7.0", "node": "nid001003"}),
     ("step", "", "3/4 1/2 1", {"first_host": "nid001002", "exported": False}),
     ("step", "SLURM_STEP_ID=12", "3/4 1/2 1", {"step": 12}),

@@ -58,6 +58,7 @@ def test_ranks_take_one_tile_after_the_other_in_pci_order(aurora):
         (COMPOSITE, "0.0,0.1", 1, ["0000:18"]),  # both tiles of one GPU are one device
         (COMPOSITE, "3.1,5.0", 2, ["0001:18", "0001:6c"]),
         (COMPOSITE, "", 6, None),
+        (COMPOSITE, "2.2,1.0", 1, ["0000:42"]),  # without tiles that do not exist
     ],
 )
 def test_a_mask_leaves_the_devices_that_the_hierarchy_makes_of_it(aurora, env, mask, count, buses):
@@ -67,7 +68,10 @@ def test_a_mask_leaves_the_devices_that_the_hierarchy_makes_of_it(aurora, env, m
     assert devices.warnings == []
 
 
-@pytest.mark.parametrize(("env", "mask", "form"), [({}, "0.1", "<tile>"), (COMPOSITE, "6", "<GPU>.<tile>")])
+@pytest.mark.parametrize(
+    ("env", "mask", "form"),
+    [({}, "0.1", "<tile>"), (COMPOSITE, "6", "<GPU>.<tile>"), (COMPOSITE, "0.9", "<GPU>.<tile>")],
+)
 def test_a_mask_of_the_other_form_is_worth_a_warning(aurora, env, mask, form):
     devices = chosen({**env, "ZE_AFFINITY_MASK": mask}, aurora)
     assert devices.count == 0

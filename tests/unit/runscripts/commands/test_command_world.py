@@ -58,7 +58,9 @@ def test_mpirun_in_each_task_of_a_step_is_warned_of(run_unchecked, runscripts, f
     for name in reversed(chain):
         (home / name).symlink_to("/bin/bash")
         line = f"{home / name} -c {shlex.quote(line)}; true"
-    message = f"each of the 4 tasks of this Slurm step starts a world of its own with {chain[0]}. For one world, start"
+    message = (
+        f"if each of the 4 tasks of this Slurm step runs {chain[0]}, each starts a world of its own. For one world"
+    )
     for rank, is_warned in (("0", chain[-1] not in ("slurmstepd", "bash")), ("1", False)):
         env = {**first, "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
         done = run_unchecked("/bin/bash", "-c", line, env=env)

@@ -122,6 +122,8 @@ def test_an_array_its_elements_and_components_are_jobs(stacks, lines, tmp_path, 
     assert done.stdout.startswith(f"{title}, step 0: 4 ranks"), done.stderr
     called = (tmp_path / "all").read_text().splitlines()
     assert all({"--overlap", "--gres=none"} <= set(line.split()) for line in called)
+    asked_of = [line.partition(" --of ")[2].split()[0] for line in called]
+    assert {"." in name for name in asked_of} == {"." in arguments}  # all nodes are asked of the step
     calls = [dict(word[2:].split("=") for word in line.split() if "=" in word) for line in called]
     assert [(call["jobid"], call.get("het-group"), call["nodelist"]) for call in calls] == asked
 
