@@ -99,7 +99,7 @@ def test_a_rank_waits_for_the_head_only_so_long_and_ends_with_it(head):
     ray_cluster.wait_for_head(host, port)
     with sleeping(0) as node, pytest.raises(TrainingError, match="^the Ray node of this rank ended with status 0$"):
         ray_cluster.wait_for_head(host, port, node, there=False)
-    server.close()
+    server.shutdown(socket.SHUT_RDWR)  # no longer listens; the port stays taken
     with sleeping(600) as node:
         ray_cluster.wait_for_head(host, port, node, there=False)
         assert node.poll() is None
