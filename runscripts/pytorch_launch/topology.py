@@ -211,21 +211,24 @@ def _launcher(_):
     # The parent of this session's leader. MPICH gives every rank a session of its own (setsid(2)), in which a container
     # may have put processes before this one; so neither the parent nor the leader will do.
     launcher = process(os.getsid(0))[2]  # getsid is 0 for a leader in another process namespace
-    return int(launcher) if launcher else None
+    # A leader may have ended before its ranks start, such as the shell of `ssh NODE 'nohup mpirun ... &'`.
+    return int(launcher) if launcher else _starter()
 
 
 #: Programs of Open MPI, MPICH, Intel MPI and PALS that start ranks, as the kernel shortens their names.
 STARTERS = ("mpirun", "mpiexec", "orted", "prterun", "prted", "prte", "hydra_pmi_proxy", "mpiexec.hydra", "palsd")
 
 
+def _starter():
+    return next((int(pid) for pid, name in ancestors() if name in STARTERS), None)
+
+
 def _launcher_cpus(node):
-    for pid, name in () if node.root else ancestors():
-        if name in STARTERS:
-            try:
-                return os.sched_getaffinity(int(pid))
-            except OSError:
-                return None
-    return None
+    starter = None if node.root else _starter()
+    try:
+        return starter and os.sched_getaffinity(starter)
+    except OSError:
+        return None
 
 
 #: The attributes of a Node that are read when they are needed.

@@ -63,8 +63,22 @@ def test_mpirun_in_each_task_of_a_step_is_warned_of(run_unchecked, runscripts, f
     )
     for rank, is_warned in (("0", chain[-1] not in ("slurmstepd", "bash")), ("1", False)):
         env = {**first, "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
-        done = run_unchecked("/bin/bash", "-c", line, env=env)
+        done = run_unchecked("/bin/bash", "-c", line, env=env, start_new_session=True)
         assert (message in done.stderr, "WORLD_SIZE=4\n" in done.stdout) == (is_warned, True), done.stderr
+
+
+@pytest.mark.parametrize("starter, worlds", [("mpirun", 1), ("bash", 0)])
+def test_mpirun_may_outlive_the_shell_that_leads_its_session(run_unchecked, runscripts, home, starter, worlds):
+    """As with `ssh NODE 'nohup mpirun ... &'`; a launcher that is not known is an error then."""
+    (home / starter).symlink_to("/bin/bash")
+    rank = "OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_LOCAL_RANK=$rank"
+    ranks = f"for rank in 0 1; do {rank} {runscripts}/conda-python-distributed --dry-run; done"
+    launch = f"while [ -e /proc/$$ ]; do sleep 0.01; done; {home / starter} -c {shlex.quote(ranks)}"
+    env = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    done = run_unchecked("setsid", "--fork", "bash", "-c", f"{{ {launch}; }} &", env=env)
+    ports = re.findall(r"^MASTER_PORT=(\d+)$", done.stdout, re.MULTILINE)
+    assert (len(ports), len(set(ports))) == (2 * worlds, worlds)
+    assert ("the launcher cannot be seen from here" in done.stderr) == (not worlds)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU leaves nothing to share")
