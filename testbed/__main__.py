@@ -6,7 +6,7 @@ env       print shell code for `eval`, which provides module, eb, srun and singu
 stop      stop the cluster and delete its files; keep what is installed
 down      stop the cluster and delete the testbed
 tools     install what unit tests need; do not start the cluster
-optional  install what some tests and benchmarks need: Open MPI, MPICH, valgrind, an OCI registry
+optional  install what some tests and benchmarks need: MPIs, a compiler, valgrind, podman
 image     after `up`, install the container module that tests, demo and benchmarks use
 
 The testbed is in $PYTORCH_TESTBED, or in .testbed of this checkout.

@@ -47,8 +47,6 @@ OPTIONAL_PACKAGES = {
     "openmpi-bin": (("mpirun.openmpi", "mpirun"), "open-mpi.org"),
     "mpich": (("mpiexec.hydra", "mpiexec"), "HYDRA"),
     "valgrind": (("valgrind",), "valgrind"),
-    "docker-registry": (("docker-registry",), "docker/distribution"),
-    "skopeo": (("skopeo",), "skopeo"),
     "podman": (("podman",), "podman version"),
     "runc": (("runc",), "runc version"),
     "g++": (("g++",), "Free Software Foundation"),

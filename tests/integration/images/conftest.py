@@ -5,7 +5,6 @@ import os
 import pytest
 from image_site import Site, make_layer
 
-from testbed.packages import find_optional
 from testbed.stand_ins.registry import Registry
 
 
@@ -33,12 +32,9 @@ def tiny(testbed, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
-    """A registry on loopback with an image of five layers, tiny/layers:1, whose digest is `registry.layers`."""
-    for package in ("docker-registry", "skopeo"):
-        if not find_optional(package):
-            pytest.skip(f"{package} is not installed: `python3 testbed optional` installs it")
+    """A registry on loopback with an image of five layers, whose digest is `registry.layers`."""
     directory = tmp_path_factory.mktemp("registry")
     layers = [make_layer(directory / f"layer{number}", 1_000_000) for number in range(5)]
-    with Registry.start(directory) as registry:
-        registry.layers = registry.push_layers(layers, "tiny/layers", "1")
+    with Registry(directory) as registry:
+        registry.layers = registry.add_layers(layers)
         yield registry

@@ -3,7 +3,7 @@
 import pytest
 from image_site import flip_a_bit
 
-from testbed.stand_ins.registry import CuttingProxy
+from testbed.stand_ins.registry import Registry
 
 pytestmark = pytest.mark.testbed
 
@@ -14,13 +14,13 @@ def test_a_download_is_kept_and_used_again_without_the_registry(site, registry):
     names = sorted(path.name for path in site.images.iterdir())
     image = registry.layers.replace(":", "-") + ".sif"
     assert names == [".lock", image, image + ".json"]
-    requests = registry.log.read_text().count("GET")
+    requests = len(registry.requested)
     assert "found at" in site.install(lines, "--fetch")
-    assert registry.log.read_text().count("GET") == requests
+    assert len(registry.requested) == requests
 
     flip_a_bit(site.images / image, 500_000)
     assert "is damaged" in site.install(lines, "--fetch")
-    assert registry.log.read_text().count("GET") > requests
+    assert len(registry.requested) > requests
 
 
 def test_an_interrupted_download_continues_with_the_missing_layers(site, registry):
@@ -29,22 +29,22 @@ def test_an_interrupted_download_continues_with_the_missing_layers(site, registr
         blobs = [path for path in site.images.glob("*.cache/cache/blob/blobs/sha256/*") if len(path.name) == 64]
         return {f"sha256:{path.name}" for path in blobs if path.stat().st_size > 900_000}
 
-    with CuttingProxy(registry, complete_blobs=3, cut_when=lambda: len(kept()) >= 2) as proxy:
-        lines = f"image = 'docker://{proxy.address}/tiny/layers@{registry.layers}'"
+    with Registry(registry.directory, complete_blobs=3, cut_when=lambda: len(kept()) >= 2) as cutting:
+        lines = f"image = 'docker://{cutting.address}/tiny/layers@{registry.layers}'"
         error = site.refuse(lines)
         assert "failed 3 times" in error
         assert not list(site.images.glob("*.sif"))
         complete = kept()
-        proxy.completed.clear()
-        proxy.complete_blobs = None
+        cutting.completed.clear()
+        cutting.complete_blobs = None
         site.install(lines, "--fetch")
-        assert proxy.completed
-        assert not complete & set(proxy.completed)
+        assert cutting.completed
+        assert not complete & set(cutting.completed)
     assert not list(site.images.glob("*.cache"))
 
 
 def test_the_users_own_cache_directory_and_proxy_are_used_and_left_alone(site, registry, work):
-    with CuttingProxy(registry) as proxy:
+    with Registry(registry.directory) as proxy:
         lines = f"image = 'docker://registry.invalid/tiny/layers@{registry.layers}'"
         environ = {"APPTAINER_CACHEDIR": str(work / "cache"), "HTTP_PROXY": f"http://{proxy.address}"}
         site.install(lines, "--fetch", environ=environ)

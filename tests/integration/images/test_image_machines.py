@@ -38,7 +38,7 @@ def foreign_layer(tmp_path, other):
 def test_the_digest_of_an_index_is_the_image_for_this_host(site, registry, other, foreign_layer, tmp_path, testbed):
     own = {"arm64": "amd64", "amd64": "arm64"}[other[0]]
     images = {other[0]: [foreign_layer], own: [make_layer(tmp_path / "own", 1000)]}
-    digest = registry.push_index(images, "tiny/index", "1")
+    digest = registry.add_index(images)
     site.install(f"image = 'docker://{registry.address}/tiny/index:1@{digest}'", "--fetch")
     (image,) = site.images.glob("*.sif")
     assert image.name.startswith(digest.replace(":", "-"))
@@ -52,6 +52,6 @@ unsquashfs -l {tmp_path}/squashfs"""
 
 
 def test_an_index_without_an_image_for_this_host_is_one_line(site, registry, other, foreign_layer):
-    digest = registry.push_index({other[0]: [foreign_layer]}, "tiny/others", "1")
+    digest = registry.add_index({other[0]: [foreign_layer]})
     error = site.refuse(f"image = 'docker://{registry.address}/tiny/others:1@{digest}'", "--fetch")
     assert " has no image for " in error

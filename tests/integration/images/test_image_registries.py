@@ -8,18 +8,13 @@ from testbed.stand_ins.registry import Registry
 pytestmark = pytest.mark.testbed
 
 PASSWORD = "s3cret-of-the-registry"  # noqa: S105 (of a registry that lives as long as a test)
-# perl -e 'print crypt("s3cret-of-the-registry", q($2b$05$abcdefghijklmnopqrstuu))'
-BCRYPT = "$2b$05$abcdefghijklmnopqrstuuW1e3orFpi1hSyUIjjQsvB7886Cb.S5."
 
 
-def test_a_registry_with_a_login_is_used_and_no_log_has_the_password(site, tmp_path, registry, work):
+def test_a_registry_with_a_login_is_used_and_no_log_has_the_password(site, tmp_path, work):
     home = work / "home"
     home.mkdir()
-    htpasswd = tmp_path / "htpasswd"
-    htpasswd.write_text(f"user:{BCRYPT}\n")
-    with Registry.start(tmp_path / "open") as filled:
-        digest = filled.push_layers([make_layer(tmp_path / "layer", 1000)], "tiny/private", "1")
-    with Registry.start(tmp_path / "open", htpasswd=htpasswd) as private:
+    with Registry(tmp_path / "private", login=f"user:{PASSWORD}") as private:
+        digest = private.add_layers([make_layer(tmp_path / "layer", 1000)])
         lines = f"image = 'docker://{private.address}/tiny/private@{digest}'"
         environ = {"HOME": str(home)}
         assert "Log in with" in site.refuse(lines, environ=environ)

@@ -43,7 +43,7 @@ def test_a_tool_in_an_image_that_was_fetched_needs_no_registry_and_runs_on_the_h
 ):
     root = write_root(work / "root", "sh", "cat", "seq")
     subprocess.run(["tar", "-cf", work / "layer", "-C", root, "."], check=True)
-    digest = registry.push_layers([work / "layer"], "tools/seq", "1")
+    digest = registry.add_layers([work / "layer"])
     (work / "scratch").mkdir()
     image = f"image = 'docker://{registry.address}/tools/seq@{digest}'"
     lines = f"{image}\ncommands = ['seq']\nbinds = ['{work}/scratch']"
