@@ -1,8 +1,9 @@
 """The bootstrap module under Lmod and Environment Modules: EasyBuild's settings, and MODULEPATH."""
 
 import pytest
+from recorded_environment import recorded
 
-from testbed.module_systems import MODULEFILES, SNAPSHOT, snapshot, values
+from testbed.module_systems import MODULEFILES, snapshot, values
 
 pytestmark = pytest.mark.testbed
 
@@ -80,21 +81,12 @@ BASE = /srv
 def test_the_bootstrap_module_leaves_easybuilds_settings_as_they_are(
     modules, tmp_path, own, file, expected, modulepath
 ):
-    before, loaded, after = (tmp_path / state for state in ("before", "loaded", "after"))
     config = tmp_path / ".config" / "easybuild" / "config.cfg"
     config.parent.mkdir(parents=True)
     config.write_text(file)
-    result = modules.run_unchecked(
-        f"""set -e
-export HOME={tmp_path}
-{own}
-{SNAPSHOT.format(before)}
-module load pytorch-easybuild
-{SNAPSHOT.format(loaded)}
-module load pytorch-easybuild
-module unload pytorch-easybuild
-{SNAPSHOT.format(after)}"""
-    )
+    load, unload = (f"module {command} pytorch-easybuild" for command in ("load", "unload"))
+    script, before, loaded, after = recorded(tmp_path, f"export HOME={tmp_path}\n{own}", load, f"{load}\n{unload}")
+    result = modules.run_unchecked(f"set -e\n{script}")
     assert result.returncode == 0, result.stderr
     assert snapshot(after) == snapshot(before)
     new = values(loaded)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from meeting import MEET
+from recorded_environment import recorded
 
-from testbed.module_systems import MODULEFILES, SNAPSHOT, snapshot
+from testbed.module_systems import MODULEFILES, snapshot
 
 pytestmark = pytest.mark.testbed
 
@@ -122,20 +123,14 @@ def installation(tmp_path, libraries):
 def test_both_lists_have_the_libraries_and_the_users_and_unloading_restores_them(
     modules, installation, libraries, own, tmp_path
 ):
-    before, after = tmp_path / "before", tmp_path / "after"
-    output = modules.run(
+    load = "module load cluster/local; echo $SINGULARITY_CONTAINLIBS $APPTAINER_CONTAINLIBS\n"
+    script, before, after = recorded(
+        tmp_path,
         f"""export CONTAINERROOT={installation} PYTORCH_HOST_NETWORK=1
-export PYTORCH_HOST_NETWORK_FILES={libraries}/libcxi.so.1 {own.format(libraries)}
-{SNAPSHOT.format(before)}
-module load cluster/local
-echo $SINGULARITY_CONTAINLIBS $APPTAINER_CONTAINLIBS
-module load cluster/local
-echo $SINGULARITY_CONTAINLIBS $APPTAINER_CONTAINLIBS
-unset PYTORCH_HOST_NETWORK
-module unload cluster/local
-export PYTORCH_HOST_NETWORK=1
-{SNAPSHOT.format(after)}"""
+export PYTORCH_HOST_NETWORK_FILES={libraries}/libcxi.so.1 {own.format(libraries)}""",
+        f"{load}{load}unset PYTORCH_HOST_NETWORK; module unload cluster/local; export PYTORCH_HOST_NETWORK=1",
     )
+    output = modules.run(script)
     once, twice = output.replace(str(libraries), "").splitlines()
     users = {"": [], "S": ["/a", "/b"], "A": ["/a"]}[own[:1]]
     assert [sorted(entries.split(",")) for entries in once.split()] == [sorted(["/libcxi.so.1", *users])] * 2

@@ -4,8 +4,9 @@ import os
 import re
 
 import pytest
+from recorded_environment import recorded
 
-from testbed.module_systems import MODULEFILES, SNAPSHOT, snapshot, values
+from testbed.module_systems import MODULEFILES, snapshot, values
 
 pytestmark = pytest.mark.testbed
 PROFILES = sorted(path.name for path in (MODULEFILES / "cluster").iterdir() if not path.name.startswith("."))
@@ -23,16 +24,9 @@ def settings(profile):
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_loading_sets_the_values_of_the_file_and_unloading_leaves_the_environment_as_it_was(modules, profile, tmp_path):
-    before, loaded, twice, after = (tmp_path / state for state in ("before", "loaded", "twice", "after"))
-    modules.run(
-        f"""{SNAPSHOT.format(before)}
-module load cluster/{profile}
-{SNAPSHOT.format(loaded)}
-module load cluster/{profile}
-{SNAPSHOT.format(twice)}
-module unload cluster/{profile}
-{SNAPSHOT.format(after)}"""
-    )
+    load = f"module load cluster/{profile}"
+    script, before, loaded, twice, after = recorded(tmp_path, "", load, load, f"module unload cluster/{profile}")
+    modules.run(script)
     assert snapshot(after) == snapshot(before)
     assert values(twice) == values(loaded)
     new = {name: value for name, value in values(loaded).items() if name not in values(before)}
@@ -48,29 +42,12 @@ module unload cluster/{profile}
     ["lumi", *(pytest.param(name, marks=pytest.mark.thorough) for name in PROFILES if name != "lumi")],
 )
 def test_what_the_user_exported_before_loading_stays_then_and_after_unloading(modules, profile, tmp_path):
-    before, loaded, after = (tmp_path / state for state in ("before", "loaded", "after"))
     own = " ".join(f"{name}='my own'" for name in settings(profile))
-    modules.run(
-        f"""export PYTORCH_BIND=0 {own}
-{SNAPSHOT.format(before)}
-module load cluster/{profile}
-{SNAPSHOT.format(loaded)}
-module unload cluster/{profile}
-{SNAPSHOT.format(after)}"""
-    )
+    steps = f"export PYTORCH_BIND=0 {own}", f"module load cluster/{profile}", f"module unload cluster/{profile}"
+    script, before, loaded, after = recorded(tmp_path, *steps)
+    modules.run(script)
     assert values(loaded) == values(before)
     assert snapshot(after) == snapshot(before)
-
-
-def test_one_own_export_is_no_reason_to_leave_out_the_rest(modules):
-    output = modules.run(
-        """export FI_MR_CACHE_MONITOR=disabled
-module load cluster/lumi
-echo $FI_MR_CACHE_MONITOR $SLURM_CPU_BIND
-module unload cluster/lumi
-echo $FI_MR_CACHE_MONITOR ${SLURM_CPU_BIND-gone}"""
-    )
-    assert output == "disabled none\ndisabled gone\n"
 
 
 @pytest.mark.parametrize(

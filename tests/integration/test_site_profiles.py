@@ -3,8 +3,9 @@
 import shutil
 
 import pytest
+from recorded_environment import recorded
 
-from testbed.module_systems import MODULEFILES, SNAPSHOT, snapshot
+from testbed.module_systems import MODULEFILES, snapshot
 
 pytestmark = pytest.mark.testbed
 
@@ -28,21 +29,12 @@ def use(modules, tmp_path):
     directory = tmp_path / "cluster"
     directory.mkdir()
     shutil.copy(MODULEFILES / "cluster" / ".policy.tcl", directory)
-    before, after = tmp_path / "before", tmp_path / "after"
 
     def run(name, text, show, own=""):
         (directory / name).write_text(text)
-        output = modules.run(
-            f"""{own}
-{SNAPSHOT.format(before)}
-module load cluster/{name}
-module load cluster/{name}
-echo {show}
-module unload cluster/{name}
-{SNAPSHOT.format(after)}""",
-            tmp_path,
-            MODULEFILES,
-        )
+        load = f"module load cluster/{name}"
+        script, before, after = recorded(tmp_path, own, f"{load}; {load}; echo {show}; module unload cluster/{name}")
+        output = modules.run(script, tmp_path, MODULEFILES)
         assert snapshot(after) == snapshot(before)
         return output
 

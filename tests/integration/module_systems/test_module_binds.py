@@ -3,9 +3,10 @@
 import subprocess
 
 import pytest
+from recorded_environment import recorded
 from written_modules import state
 
-from testbed.module_systems import SNAPSHOT, snapshot, values
+from testbed.module_systems import snapshot, values
 from testbed.recipes import CONTAINER, VENV
 
 pytestmark = pytest.mark.testbed
@@ -21,8 +22,8 @@ def test_the_module_mounts_the_user_software_that_exists_when_it_is_loaded(image
         store.with_name(store.name + ".squashfs").touch()
     if there == "unpacked":
         (store / ".unpacked").touch()
-    loaded, after = tmp_path / "loaded", tmp_path / "after"
-    site.run(f"module load {site.name}\n{SNAPSHOT.format(loaded)}")
+    script, before, loaded = recorded(tmp_path, "", f"module load {site.name}")
+    site.run(script)
     singularity, apptainer, with_venv, virtual_env = state(loaded)
     mounts = [entry for entry in singularity.split(",") if "/user-software" in entry and str(site.root) in entry]
     assert (
@@ -41,14 +42,10 @@ def test_the_module_mounts_the_user_software_that_exists_when_it_is_loaded(image
     assert virtual_env == (None if there == "nothing" else "/user-software/venv/pytorch")
 
     # unloading removes what loading added, whatever exists by then
-    site.run(
-        f"""{SNAPSHOT.format(tmp_path / "before")}
-module load {site.name}
-rm -rf {store.parent}; {"mkdir -p " + str(store) if there == "nothing" else "true"}
-module unload {site.name}
-{SNAPSHOT.format(after)}"""
-    )
-    assert snapshot(after) == snapshot(tmp_path / "before")
+    change = f"rm -rf {store.parent}" + (f"; mkdir -p {store}" if there == "nothing" else "")
+    script, before, after = recorded(tmp_path, "", f"module load {site.name}; {change}; module unload {site.name}")
+    site.run(script)
+    assert snapshot(after) == snapshot(before)
 
 
 def test_a_users_own_image_is_mounted_beside_the_packed_user_software_and_kept(testbed, image_site, tmp_path):
@@ -70,25 +67,18 @@ echo $APPTAINER_BIND ${{SINGULARITY_BINDPATH-unset}}"""
 
 
 def test_the_search_path_in_the_image_begins_with_runscripts_and_what_users_install(image_site, tmp_path):
-    names = ("SINGULARITYENV_PREPEND_PATH", "APPTAINERENV_PREPEND_PATH")
-    image_site.run(f"module load {image_site.name}\n{SNAPSHOT.format(tmp_path / 'loaded')}")
-    base = values(tmp_path / "loaded")["PYTHONUSERBASE"]
-    assert (
-        state(tmp_path / "loaded", names)
-        == [f"/runscripts:/user-software/venv/pytorch/bin:/user-software/bin:{base}/bin"] * 2
-    )
+    script, loaded = recorded(tmp_path, f"module load {image_site.name}")
+    image_site.run(script)
+    base = values(loaded)["PYTHONUSERBASE"]
+    expected = f"/runscripts:/user-software/venv/pytorch/bin:/user-software/bin:{base}/bin"
+    assert state(loaded, ("SINGULARITYENV_PREPEND_PATH", "APPTAINERENV_PREPEND_PATH")) == [expected] * 2
 
 
 def test_the_commands_that_users_install_come_after_the_modules_and_before_the_hosts(written, tmp_path):
     site = written[VENV]
-    before, loaded = tmp_path / "before", tmp_path / "loaded"
-    script = """export HOME={}
-{}
-module load {}
-{}
-rm -rf $HOME/.local; mkdir -p $PYTHONUSERBASE  # unloading removes what loading added, whatever exists by then
-module unload {}; echo $PATH"""
-    after = site.run(script.format(tmp_path, SNAPSHOT.format(before), site.name, SNAPSHOT.format(loaded), site.name))
+    script, before, loaded = recorded(tmp_path, f"export HOME={tmp_path}", f"module load {site.name}")
+    # unloading removes what loading added, whatever exists by then
+    after = site.run(f"{script}\nrm -rf $HOME/.local; mkdir -p $PYTHONUSERBASE; module unload {site.name}; echo $PATH")
     path, new = values(before)["PATH"], values(loaded)
     root = site.installation
     assert new["PATH"] == f"{root}/bin:{root}/venv/bin:{new['PYTHONUSERBASE']}/bin:{path}"
@@ -155,9 +145,10 @@ def test_a_removed_image_is_replaced_by_a_copy_of_the_sites_and_without_one_load
 @pytest.mark.parametrize(("own", "expected"), [("/from/the/user,/b", ["/from/the/user", "/b"]), ("0", [])])
 def test_the_profiles_directories_are_bound_or_the_users_list_or_none(image_site, own, expected, tmp_path):
     show = "echo $PYTORCH_BIND; echo $SINGULARITY_BINDPATH"
-    before, after = tmp_path / "before", tmp_path / "after"
-    load = f"{SNAPSHOT.format(before)}; module load {image_site.name}; {show}"
-    output = image_site.run(f"{load}; module unload {image_site.name}; {SNAPSHOT.format(after)}")
+    script, before, after = recorded(
+        tmp_path, "", f"module load {image_site.name}; {show}; module unload {image_site.name}"
+    )
+    output = image_site.run(script)
     profiles, binds = (line.split(",") for line in output.splitlines())
     assert all(directory in binds for directory in profiles if directory)
     assert snapshot(after) == snapshot(before)
@@ -179,14 +170,10 @@ module load {image_site.name}; echo $APPTAINER_BINDPATH"""
 
 def test_destinations_that_a_job_inherits_from_the_image_are_dropped_and_the_users_binds_stay(image_site, tmp_path):
     inherited = "export APPTAINER_BIND=/runscripts,/payload,/mine,/mnt/there SINGULARITY_BIND=/payload"
-    before, after = tmp_path / "before", tmp_path / "after"
-    output = image_site.run(
-        f"""{inherited}
-{SNAPSHOT.format(before)}
-module load {image_site.name}; echo "$APPTAINER_BIND|$SINGULARITY_BIND"
-module unload {image_site.name}
-{SNAPSHOT.format(after)}"""
-    )
+    show = 'echo "$APPTAINER_BIND|$SINGULARITY_BIND"'
+    load = f"module load {image_site.name}; {show}; module unload {image_site.name}"
+    script, before, after = recorded(tmp_path, inherited, load)
+    output = image_site.run(script)
     assert output == "/mine|\n"
     assert snapshot(after) == snapshot(before)
 

@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from recorded_environment import recorded
 from written_modules import OWN
 
-from testbed.module_systems import SNAPSHOT, snapshot, values
+from testbed.module_systems import snapshot, values
 from testbed.recipes import CONTAINER, VENV
 
 pytestmark = pytest.mark.testbed
@@ -20,21 +21,10 @@ pytestmark = pytest.mark.testbed
     ],
 )
 def test_unloading_restores_every_byte_and_loading_twice_changes_nothing(site, own, tmp_path):
-    states = ["before", "loaded", "twice", "after", "again"]
-    before, loaded, twice, after, again = (tmp_path / state for state in states)
-    site.run(
-        f"""{own}
-{SNAPSHOT.format(before)}
-module load {site.name}
-{SNAPSHOT.format(loaded)}
-module load {site.name}
-{SNAPSHOT.format(twice)}
-module unload {site.name}
-{SNAPSHOT.format(after)}
-module load {site.name}
-module purge
-{SNAPSHOT.format(again)}"""
-    )
+    load = f"module load {site.name}"
+    steps = own, load, load, f"module unload {site.name}", f"{load}; module purge"
+    script, before, loaded, twice, after, again = recorded(tmp_path, *steps)
+    site.run(script)
     # Lmod and Environment Modules 4 restore an empty value as unset
     loses = site.system.name == "Lmod" or site.system.version.startswith("4.")
     lost = {f"{name}=" for name, value in values(loaded).items() if value and loses}
@@ -47,13 +37,9 @@ module purge
 
 def test_another_version_replaces_the_first_or_is_refused_with_a_message(written, tmp_path):
     first, second = written[CONTAINER], written[VENV]
-    before, after = tmp_path / "before", tmp_path / "after"
-    result = first.run_unchecked(
-        f"""{SNAPSHOT.format(before)}
-module load {first.name}; module load {second.name}; echo $? $EBROOTPYTORCH ${{SIF-unset}}
-module purge
-{SNAPSHOT.format(after)}"""
-    )
+    load = f"module load {first.name}; module load {second.name}; echo $? $EBROOTPYTORCH ${{SIF-unset}}"
+    script, before, after = recorded(tmp_path, "", f"{load}; module purge")
+    result = first.run_unchecked(script)
     message = " ".join(result.stderr.split())
     if first.system.name == "Lmod":
         assert result.stdout == f"0 {second.installation} unset\n"
@@ -70,25 +56,16 @@ module purge
 )
 def test_switching_is_unloading_and_loading(written, own, tmp_path):
     container, venv = written[CONTAINER], written[VENV]
-    states = ["before", "container", "venv", "switched", "back", "after"]
-    before, first, second, switched, back, after = (tmp_path / state for state in states)
-    container.run(
-        f"""{own}
-{SNAPSHOT.format(before)}
-module load {container.name}
-{SNAPSHOT.format(first)}
-module unload {container.name}
-module load {venv.name}
-{SNAPSHOT.format(second)}
-module unload {venv.name}
-module load {container.name}
-module switch {container.name} {venv.name}
-{SNAPSHOT.format(switched)}
-module switch {venv.name} {container.name}
-{SNAPSHOT.format(back)}
-module unload {container.name}
-{SNAPSHOT.format(after)}"""
+    script, before, first, second, switched, back, after = recorded(
+        tmp_path,
+        own,
+        f"module load {container.name}",
+        f"module unload {container.name}; module load {venv.name}",
+        f"module unload {venv.name}; module load {container.name}; module switch {container.name} {venv.name}",
+        f"module switch {venv.name} {container.name}",
+        f"module unload {container.name}",
     )
+    container.run(script)
     assert values(switched) == values(second)
     assert values(back) == values(first)
     assert snapshot(after) == snapshot(before)
@@ -97,14 +74,9 @@ module unload {container.name}
 def test_a_pytorch_module_of_another_origin_is_not_loaded_beside_ours(site, tmp_path):
     (tmp_path / "pytorch").mkdir()
     (tmp_path / "pytorch" / "1.0").write_text("#%Module\nsetenv THEIRS 1\n")
-    before, after = tmp_path / "before", tmp_path / "after"
-    result = site.run_unchecked(
-        f"""export MODULEPATH={tmp_path}:$MODULEPATH
-module load pytorch/1.0
-{SNAPSHOT.format(before)}
-module load {site.name}; echo $?
-{SNAPSHOT.format(after)}"""
-    )
+    theirs = f"export MODULEPATH={tmp_path}:$MODULEPATH; module load pytorch/1.0"
+    script, before, after = recorded(tmp_path, theirs, f"module load {site.name}; echo $?")
+    result = site.run_unchecked(script)
     assert result.stdout == "1\n"
     message = " ".join(result.stderr.split())
     assert re.search(r"[Cc]annot (load|be loaded)", message), message

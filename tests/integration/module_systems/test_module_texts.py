@@ -5,9 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from recorded_environment import recorded
 from written_modules import ENTER
 
-from testbed.module_systems import SNAPSHOT, values
+from testbed.module_systems import values
 
 pytestmark = pytest.mark.testbed
 
@@ -25,8 +26,8 @@ def documented_variables():
 def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_path):
     """With every parameter of a recipe, with user-software, and without the host's network."""
     site.user_software.mkdir(parents=True, exist_ok=True)
-    before, loaded = tmp_path / "before", tmp_path / "loaded"
-    site.run(f"{SNAPSHOT.format(before)}\nmodule load {site.name}\n{SNAPSHOT.format(loaded)}")
+    script, before, loaded = recorded(tmp_path, "", f"module load {site.name}")
+    site.run(script)
     site.keep_no_user_software()
     old, new = values(before), values(loaded)
     changed = {name for name in new if new.get(name) != old.get(name)}
@@ -72,8 +73,8 @@ def test_spider_finds_the_module_and_shows_how_to_load_it(site):
 
 
 def test_show_lists_every_variable_that_loading_sets(site, tmp_path):
-    before, loaded = tmp_path / "before", tmp_path / "loaded"
-    site.run(f"{SNAPSHOT.format(before)}\nmodule load {site.name}\n{SNAPSHOT.format(loaded)}")
+    script, before, loaded = recorded(tmp_path, "", f"module load {site.name}")
+    site.run(script)
     old, new = values(before), values(loaded)
     profile = "$(tr : '\\n' <<<$LOADEDMODULES | grep ^cluster/)"
     shown = site.run_unchecked(f"module show {site.name}; module load {site.name}; module show {profile}").stderr
