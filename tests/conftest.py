@@ -32,7 +32,7 @@ FIRST = (
     "tests/integration/user_software",
     "tests/integration/test_preemption.py",
     "tests/integration/test_venv_build.py",
-    "tests/integration/test_rungs.py",
+    "tests/integration/test_kernels.py",
 )
 
 #: How files of unit tests, or single tests, begin that train, start many processes, install, wait or repeat what others

@@ -84,6 +84,16 @@ def test_frontiers_nn_job_prints_its_loss_every_thousand_steps_and_ends_near_99_
     assert 98 <= float(re.fullmatch(r"Accuracy: (\d+\.\d\d)%", last)[1]) < 100
 
 
+@pytest.mark.thorough  # test_doctor_on_nodes.py and tests/unit/payload/test_allreduce_check.py always run the two parts
+def test_the_job_of_checks_asks_the_doctor_on_each_node_and_all_ranks(testbed, venv, work):
+    job = submission("$PAYLOAD/jobs/slurm/check.job --max-size 1K")
+    testbed.run(f"module load {venv}\n{job}", cwd=work)
+    ((name, text),) = written(work).items()
+    assert re.fullmatch(r"check-\d+\.out", name)
+    assert len(re.findall(r"^nid\d+: \d+ ok, \d+ n\.a\.$", text, re.MULTILINE)) == 2, text
+    assert "\nsums: right in all " in text and text.endswith("\nall-reduce check: ok\n")
+
+
 def test_a_recipe_is_installed_by_a_job(job, venv):
     ((name, text),) = job(f"infiniband/venv_build.job {VENV}.eb", venv).items()
     assert re.fullmatch(r"venv_build-\d+\.out", name)

@@ -1,7 +1,4 @@
-"""The ladder on the testbed: the first rung alone, the next ones on two nodes, and the notebook in its kernel.
-
-tests/unit/payload/test_ladder.py compares the rungs in worlds of 1 to 3.
-"""
+"""Kernels for Jupyter: the notebook of the ladder runs in one, and Jupyter starts and ends them."""
 
 import functools
 import json
@@ -19,10 +16,6 @@ from testbed.recipes import VERSION
 
 pytestmark = pytest.mark.testbed
 
-RUNGS = [
-    ("mnist_single.py", 1, ""),
-    ("mnist_multi.py", 2, "srun -N2 --ntasks-per-node=1 "),
-]
 #: The environment of Jupyter, which may lack the PATH of a login shell.
 CLEAN = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
 
@@ -140,39 +133,14 @@ def jupyter(jupyters, module):
     return jupyters(module)
 
 
-def last_epoch(output, epochs):
-    """Return loss and accuracy of the last epoch; all rungs print them in the same format."""
-    lines = re.findall(r"^epoch (\d+)/\d+  loss (\S+)  test accuracy (\S+) %  images/s \d+$", output, re.MULTILINE)
-    assert [int(number) for number, _, _ in lines] == list(range(1, epochs + 1))
-    loss, accuracy = lines[-1][1:]
-    assert f"\ntest accuracy: {accuracy} %\n" in output
-    return float(loss), float(accuracy)
-
-
-@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
-def test_one_process_and_two_nodes_train_the_same_network(testbed, module, enter, few_images):
-    ends = []
-    for script, size, launcher in RUNGS:
-        run = "conda-python-distributed" if launcher else "conda-python-simple"
-        output = testbed.run(
-            f"""module load {module}
-export OMP_NUM_THREADS=1
-{launcher}{enter}{run} -u $PAYLOAD/ladder/{script} --epochs 1 --data . --batch-size 20""",
-            cwd=few_images,
-        )
-        assert script == "mnist_single.py" or f"world size {size}, " in output
-        ends.append(last_epoch(output, epochs=1))
-    assert [loss for loss, _ in ends] == pytest.approx([ends[0][0]] * len(RUNGS), abs=0.01)
-    assert [accuracy for _, accuracy in ends] == pytest.approx([ends[0][1]] * len(RUNGS), abs=1)
-
-
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_the_notebook_runs_in_the_kernel_that_one_command_makes(testbed, module, jupyter):
     notebook = jupyter.work / "mnist.ipynb"
     testbed.run(f"{jupyter.load}sed s/epochs=3/epochs=1/ $PAYLOAD/ladder/mnist.ipynb >{notebook}")
     output = jupyter.run(EXECUTE, str(notebook))
     assert output.startswith(f"device cpu, torch {VERSION}") and "digits set" in output
-    assert last_epoch(output, epochs=1)[1] > 60
+    (accuracy,) = re.findall(r"^epoch 1/1  loss \S+  test accuracy (\S+) %  images/s \d+$", output, re.MULTILINE)
+    assert float(accuracy) > 60
 
 
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)

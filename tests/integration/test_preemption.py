@@ -1,8 +1,7 @@
-"""Trainings that resume: of payload/jobs/slurm/train_requeue.job, and after a full disk."""
+"""A training of payload/jobs/slurm/train_requeue.job that is stopped, and resumes."""
 
 import contextlib
 import re
-import shlex
 import time
 from pathlib import Path
 
@@ -96,28 +95,3 @@ def test_a_job_that_is_signalled_submitted_again_and_preempted_ends_its_training
     assert second.output().count("resuming after ") == second.output().count("world size 2,") == 2
     epochs = re.findall(r"^epoch (\d)/6 ", first.output() + second.output(), re.MULTILINE)
     assert sorted(set(epochs)) == list("123456")
-
-
-def test_a_full_disk_ends_the_training_with_one_line_and_with_more_space_it_resumes(testbed, venv, few_images):
-    if testbed.run_unchecked("unshare --mount mount -t tmpfs none /mnt").returncode != 0:
-        pytest.skip("only root may mount the small file system, and not everywhere")
-    (few_images / "run").mkdir()
-    # a checkpoint has 360 kB; the file system is mounted in this shell only
-    training = "$PAYLOAD/mnist_ddp.py --data . --batch-size 20 --epochs 4 --lr 0.001 --modelpath run --keep 9"
-    script = f"""
-        unset MNIST_ROOT; export OMP_NUM_THREADS=1
-        mount -t tmpfs -o size=1200k none run
-        conda-python-simple {training}
-        echo status $?
-        ls -A run run/checkpoints
-        mount -o remount,size=20m run
-        conda-python-simple {training}"""
-    result = testbed.run_unchecked(f"module load {venv}\nunshare --mount bash -c {shlex.quote(script)}", cwd=few_images)
-    assert result.returncode == 0, result.stderr
-    first, second = result.stdout.split("status 1\n")
-    assert "epoch 2/4" in first and "epoch 4/4" not in first
-    assert "epoch-0002-step-000000.pt" in second and "\n." not in second
-    assert "resuming after 2 epochs" in second and "epoch 4/4" in second
-    (sentence,) = result.stderr.splitlines()
-    assert sentence.startswith("rank 0: run/checkpoints/")
-    assert ": cannot be written (No space left on device). The files before it are undamaged: free some" in sentence

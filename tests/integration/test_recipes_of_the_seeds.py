@@ -29,14 +29,6 @@ LUMI_LINE = "srun -N2 --ntasks-per-node=2 singularity exec $SIFPYTORCH conda-pyt
     ("name", "image", "directory", "version"),
     [
         pytest.param(
-            "PyTorch-2.3.1-rocm-6.0.3-python-3.12-singularity-20240923",
-            "lumi-pytorch-rocm-6.0.3-python-3.12-pytorch-v2.3.1-dockerhash-2c1c14cafd28.sif",
-            "/appl/local/containers/easybuild-sif-images",
-            "2.3.1+rocm6.0",
-            id="demo",
-            marks=pytest.mark.thorough,  # test_lumi_course.py installs it too
-        ),
-        pytest.param(
             "PyTorch-2.7.1-rocm-6.2.4-python-3.12-singularity-20250827",
             "lumi-pytorch-rocm-6.2.4-python-3.12-pytorch-v2.7.1-dockerhash-0d479e852886.sif",
             "/appl/local/containers/easybuild-sif-images",
@@ -60,8 +52,6 @@ def test_images_in_the_central_directories_of_lumi(system, container, name, imag
     if name.startswith("PyTorch-2.10.0"):
         changes.append(("d70ec87fda17e97ff3b3241bcb34774365bba5f7b9172a22b8fda0897213bc81", sha256(stand_ins.sif)))
     settings = f"export SINGULARITY_BIND={stand_ins.version(version)}"
-    if name.startswith("PyTorch-2.3.1"):
-        settings += "," + stand_ins.conda()
     stand_ins.image(image)
     system.check(name, LUMI_LINE, version=version, changes=changes, settings=settings)
     assert not list((system.installed / "SOURCEPATH").rglob("*.sif")), "an image was copied to the source path"

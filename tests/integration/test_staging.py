@@ -162,21 +162,6 @@ wait; srun -n2 -N2 bash -c 'ls {small_disk}; rm {small_disk}/other'; echo $PYTOR
     assert re.search(r"pytorch-stage: sbcast: error: .*nid00100\d.*, or the disk is full\. Set PYTORCH_LAUNCH", errors)
 
 
-def test_a_node_without_the_directory_is_named(job, installation, disk, testbed):
-    own = testbed.layout.cluster / "disks" / NODES[0] / "own"
-    own.mkdir()
-    try:
-        output, errors = job(f"export PYTORCH_LAUNCH_STAGE_DIR={disk}/own\nsource <(pytorch-stage) || echo $?")
-        assert list(own.iterdir()) == []
-    finally:
-        own.rmdir()
-    assert output == "1\n"
-    # which of the nodes without it is named depends on which task ends first
-    others = "|".join(NODES[1:])
-    message = rf"pytorch-stage: ({others}): {disk}/own: No such file or directory\. Set PYTORCH_LAUNCH_STAGE_DIR"
-    assert re.search(message, errors)
-
-
 def test_a_launch_names_ten_files_of_the_installation_before_it_runs_from_the_packed_one(job, installation):
     if find_optional("strace") is None:
         pytest.skip("strace is not installed (./run-tests does that where it may install packages)")
@@ -189,15 +174,6 @@ for trace in trace-*; do sed '/setns(/,$d' $trace | grep -v execve | grep -c '"'
     counts = [int(line) for line in output.splitlines()]
     assert len(counts) == 8
     assert max(counts) <= 10
-
-
-def test_two_jobs_at_once_have_their_own_copies(testbed, job, installation, disk, work):
-    script = "source <(pytorch-stage); srun -n2 -N2 conda-python-distributed probe.py"
-    (work / "two.sh").write_text(f"{installation.load}export PYTORCH_LAUNCH_STAGE_DIR={disk}\n{script}\n")
-    (work / "probe.py").write_text(PROBE)
-    output = testbed.run("for i in 1 2; do salloc --quiet -N2 -n2 bash two.sh & done; wait", cwd=work)
-    assert len(set(re.findall(rf"^\d True {disk}/(pytorch-stage-\w+)/", output, re.MULTILINE))) == 2, output
-    assert output.count("True") == 4
 
 
 def test_another_launcher_starts_the_processes_that_copy_the_file(job):

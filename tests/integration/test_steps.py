@@ -5,8 +5,6 @@ import re
 import pytest
 from meeting import MEET
 
-from testbed.stand_ins.job_scripts import submission
-
 pytestmark = pytest.mark.testbed
 
 #: Two nodes by name, even if they are busy.
@@ -41,40 +39,6 @@ def test_four_ranks_on_two_nodes_form_one_world(testbed, module, enter, probe):
     assert len({rank[8] for rank in ranks}) == 1
 
 
-def test_a_batch_script_without_srun_is_a_world_of_one(testbed, venv, probe):
-    script = probe / "job.sh"
-    script.write_text("#!/bin/bash\nconda-python-distributed probe.py\n")
-    job = submission("job.sh", "-N2 -n4 -o job.out")
-    testbed.run(f"module load {venv}\n{job}", cwd=probe)
-    warning, line = (probe / "job.out").read_text().splitlines()
-    assert "only one process in an allocation of 4 tasks" in warning
-    assert line.split()[1:4] == ["1", "0", "1"]
-
-
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
-def test_pythons_own_options_and_arguments_arrive_unchanged(testbed, module, enter):
-    code = "import sys; print(sys.argv[1:], sys.stdout.write_through)"
-    output = testbed.run(
-        f"""module load {module}
-srun -n1 {enter}conda-python-distributed -u -c "{code}" --lr 0.1 'two words' '$HOME' ''
-srun -n1 {enter}conda-python-distributed -m json.tool --help"""
-    )
-    assert output.splitlines()[0] == "['--lr', '0.1', 'two words', '$HOME', ''] True"
-    assert "usage: python" in output
-
-
-@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
-def test_several_ranks_do_not_wait_for_a_name_server_that_does_not_answer(testbed, module, enter):
-    """`benchmarks/run --only dead-dns` measures the difference."""
-    code = "import os; os.write(1, (os.environ.get('RES_OPTIONS', 'untouched') + chr(10)).encode())"
-    line = f'{enter}conda-python-distributed -c "{code}"'
-    output = testbed.run(f"""module load {module}
-srun -n1 {line}
-srun -n2 {line}
-RES_OPTIONS=ndots:2 srun -n2 {line}""")
-    assert output.splitlines() == ["untouched", *["timeout:1 attempts:1"] * 2, *["ndots:2"] * 2]
-
-
 @pytest.mark.parametrize(
     ("module", "line"),
     [
@@ -107,14 +71,3 @@ done
     output += testbed.run(f'{poison}{load}{run} "{found}"')
     assert re.fullmatch(r"(True /\S+/torch/__init__\.py\n){2}", output)
     assert str(work) not in output
-
-
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
-def test_a_payload_that_does_not_exist_is_one_line_for_each_node(testbed, module, enter):
-    result = testbed.run_unchecked(
-        f"module load {module}\nsrun -N1 -n2 {enter}conda-python-distributed -u /no/such/train.py"
-    )
-    assert result.returncode in (2, 143)  # of the rank, or of a rank that srun ended because of it
-    lines = [line for line in result.stderr.splitlines() if "train.py" in line]
-    assert len(lines) == 1
-    assert lines[0].startswith("conda-python-distributed: ")

@@ -92,20 +92,6 @@ def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_n
     slurm.wait_until_ready(testbed.layout)
 
 
-def test_ports_that_slurm_reserved_for_the_step_are_used(testbed, venv, second):
-    """On a cluster of its own: where ports can be reserved, Slurm 22.05 does it for every step of every job."""
-    last = slurm.PORTS.stop - 1
-    with second.slurm_conf.open("a") as file:
-        file.write(f"MpiParams=ports={last - 7}-{last}\n")
-    output = testbed.run(
-        f"module load {venv}\nexport SLURM_CONF={second.slurm_conf}\nscontrol reconfigure\n"
-        "srun -n2 --resv-ports=1 bash -c 'conda-python-distributed --dry-run; env' | sort -u | "
-        "grep -E '^(MASTER_PORT|SLURM_STEP_RESV_PORTS)='"
-    )
-    values = dict(line.split("=") for line in output.splitlines())
-    assert values["MASTER_PORT"] == values["SLURM_STEP_RESV_PORTS"].split("-")[0]
-
-
 def test_an_ordinary_user_gets_a_cluster_too(testbed, request):
     if os.geteuid() != 0:
         pytest.skip("these tests run as an ordinary user already")

@@ -1,6 +1,4 @@
-"""The same training with every launcher, and several worlds on the same nodes."""
-
-import re
+"""Ranks of every launcher meet, also those of several worlds on the same nodes."""
 
 import pytest
 from meeting import PROBE, ranks
@@ -12,8 +10,6 @@ pytestmark = pytest.mark.testbed
 
 #: A job on two nodes with two slots each, which mpirun reads from Slurm.
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2 "
-#: Of few images: importing torch takes longer.
-TRAINING = "$PAYLOAD/mnist_ddp.py --seed 1 --batch-size 20 --data ."
 
 
 def launcher(package):
@@ -22,30 +18,6 @@ def launcher(package):
     if command is None:
         pytest.skip(f"{package} is not installed (./run-tests does that where it may install packages)")
     return command
-
-
-def result(output, size):
-    """Return loss and test accuracy in percent of a training with `size` ranks."""
-    assert f"world size {size}," in output
-    return [float(number) for number in re.search(r"loss (\S+)  test accuracy (\S+) %", output).groups()]
-
-
-@pytest.fixture(scope="module")
-def alone(testbed, venv):
-    """A function that returns the result of one process without a launcher, which trains once."""
-    known = []
-
-    def train(directory):
-        if not known:
-            known.extend(result(testbed.run(f"{load(venv)}conda-python-distributed {TRAINING}", cwd=directory), 1))
-        return known
-
-    return train
-
-
-def load(module):
-    """Return lines that load a module, for a training with the same sums in each world."""
-    return f"module load {module}\nexport OMP_NUM_THREADS=1\n"
 
 
 @pytest.fixture
@@ -57,32 +29,6 @@ def meet(testbed, venv, work):
         return ranks(testbed.run(f"module load {venv}\n{script}", cwd=work), which)
 
     return run
-
-
-#: Name -> line, which starts 4 ranks, or those of FEWER.
-LINES = {
-    "srun": "srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed {training}",
-    "Open MPI": JOB + "{open_mpi} -np 2 --map-by ppr:1:node {enter}conda-python-distributed {training}",
-    "MPICH": JOB + "{mpich} -n 4 -ppn 2 {enter}conda-python-distributed {training}",
-    "torchrun under srun": "srun -N2 -n2 {enter}torchrun-distributed --nproc-per-node=2 {training}",
-    "torchrun under Open MPI": JOB
-    + "{open_mpi} -np 2 --map-by ppr:1:node {enter}torchrun-distributed --nproc-per-node=2 {training}",
-    "torchrun alone": "{enter}torchrun --nproc-per-node=2 {training}",
-    "ddp-env": "srun -N2 --ntasks-per-node=1 {enter}bash -c 'source <(ddp-env) && exec python {training}'",
-}
-FEWER = {LINES[name]: 2 for name in ("Open MPI", "torchrun alone", "ddp-env")}
-
-
-@pytest.mark.thorough  # tests/unit/payload/test_mnist_resuming.py compares worlds; the tests below have the launchers
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_every_launcher_trains_to_the_same_result(testbed, module, enter, alone, few_images, line):
-    mpi = {
-        name: launcher(package)
-        for name, package in [("open_mpi", "openmpi-bin"), ("mpich", "mpich")]
-        if f"{{{name}}}" in line
-    }
-    output = testbed.run(load(module) + line.format(enter=enter, training=TRAINING, **mpi), cwd=few_images)
-    assert result(output, FEWER.get(line, 4)) == pytest.approx(alone(few_images), abs=0.001)
 
 
 @pytest.mark.parametrize(("package", "two"), [("openmpi-bin", "--map-by ppr:1:node"), ("mpich", "-ppn 1")])

@@ -27,18 +27,6 @@ def run(testbed, container, work):
     return run
 
 
-@pytest.mark.thorough  # user_software/test_keeping_torch.py always makes one, and runs pip check in it
-@pytest.mark.parametrize("python", ["/usr/bin/python3", "python", "/opt/pytorch/bin/python"])
-def test_an_environment_on_top_of_the_image_sees_torch_and_its_requirements_fit(run, work, python):
-    output = run(f"""singularity exec $SIF {python} -m venv --system-site-packages v
-singularity exec $SIF v/bin/python -c 'import torch, sys; print(torch.__file__, sys.prefix)'
-singularity exec $SIF v/bin/python -m pip check""")
-    assert output.splitlines() == [
-        f"/usr/local/lib/python3.11/dist-packages/torch/__init__.py {work}/v",
-        "No broken requirements found.",
-    ]
-
-
 def test_the_image_has_one_release_of_each_package_and_no_setting_of_its_build(run):
     output = run("""for name in python /usr/bin/python3; do singularity exec --cleanenv $SIF $name -m pip check; done
 singularity exec --cleanenv $SIF sh -c 'ls -d /usr/local/lib/python3.11/dist-packages/setuptools-*'
