@@ -12,22 +12,15 @@ pytestmark = pytest.mark.testbed
 DEMO = Path(__file__).resolve().parents[2] / "demo"
 
 
-def demo(*options, **settings):
-    """Run ``./demo`` with options; return the completed process."""
-    return subprocess.run(
-        [DEMO, *options],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=3600,
-        **settings,
-    )
+def run(*command, **settings):
+    """Run a command; return the completed process."""
+    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": False, "timeout": 3600}
+    return subprocess.run(command, **options, **settings)
 
 
 def test_the_demo_trains_mnist_to_97_percent_in_one_epoch_on_four_ranks_of_two_nodes(testbed, mnist_files):
     """It shows each command, and ends with accuracy, speed and next steps."""
-    result = demo()
+    result = run(DEMO)
     assert result.returncode == 0, result.stdout + result.stderr
     output, summary = result.stdout.split("Done in ")
     assert re.findall(r"^\$ (\S+)", output, re.MULTILINE) == ["eb", "eb", "eb", "module", "module", "srun"]
@@ -41,12 +34,8 @@ def test_the_demo_trains_mnist_to_97_percent_in_one_epoch_on_four_ranks_of_two_n
 
 
 def test_the_env_option_provides_the_commands_in_any_directory(testbed, tmp_path):
-    code = demo("--env", cwd=tmp_path)
-    assert code.returncode == 0, code.stderr
-    script = f"{code.stdout}\ntype module eb srun >/dev/null && module -t list 2>&1 && srun -N1 hostname"
-    result = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
+    script = f'eval "$({DEMO} --env)" && type module eb srun >/dev/null && module -t list 2>&1 && srun -N1 hostname'
+    result = run("bash", "-c", script, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split()[0] == "pytorch-easybuild"
     assert result.stdout.split()[-1].startswith("nid00100")
@@ -54,17 +43,10 @@ def test_the_env_option_provides_the_commands_in_any_directory(testbed, tmp_path
 
 def test_evaluating_it_again_keeps_the_container_runtime(testbed, container, tmp_path):
     evaluate = f'eval "$({DEMO} --env)"'
-    script = f"{evaluate}\nmodule load {container}\n{evaluate}\n{evaluate}\nsingularity --version"
+    show = "singularity --version; echo $EASYBUILD_PREFIX; echo $EASYBUILD_INSTALLPATH; srun -N1 hostname"
+    script = f"{evaluate}\nmodule load {container}\n{evaluate}\n{evaluate}\n{show}"
     allocation = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "elsewhere", "EASYBUILD_INSTALLPATH": "/elsewhere"}
-    result = subprocess.run(
-        ["bash", "-c", f"{script}\necho $EASYBUILD_PREFIX; echo $EASYBUILD_INSTALLPATH\nsrun -N1 hostname"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **allocation},
-    )
+    result = run("bash", "-c", script, cwd=tmp_path, env={**os.environ, **allocation})
     assert result.returncode == 0, result.stderr
     version, prefix, install_path, node = result.stdout.splitlines()
     assert "version" in version
@@ -74,6 +56,6 @@ def test_evaluating_it_again_keeps_the_container_runtime(testbed, container, tmp
 
 @pytest.mark.parametrize("options", [("--nonsense",), ("--env", "--shell")])
 def test_an_unknown_option_prints_the_usage(options):
-    result = demo(*options)
+    result = run(DEMO, *options)
     assert result.returncode == 2
     assert result.stderr.startswith("Usage: ./demo")

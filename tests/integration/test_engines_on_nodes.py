@@ -11,8 +11,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from optional_packages import need
 
-from testbed.packages import find_command, find_optional
+from testbed.packages import find_command
 from testbed.stand_ins.registry import Registry
 from testbed.stand_ins.systems import IN_IMAGE
 
@@ -72,8 +73,9 @@ def test_squashfs_image_that_srun_starts_on_enroot(system, registry, name, optio
 
 @pytest.mark.thorough  # tests/unit/bin/test_enter_engines.py always has its command
 def test_image_of_podman_hpc_beside_enroot(system, registry, short_directory):
-    if os.geteuid() != 0 or not (find_optional("podman") and find_optional("runc")):
-        pytest.skip("podman and runc are needed, and root: `python3 testbed optional` installs them")
+    need("podman", "runc")
+    if os.geteuid() != 0:
+        pytest.skip("only root can use podman here")
     program = shutil.which("podman-hpc", path=Path(sys.executable).parent)
     if program is None:
         pytest.skip("podman-hpc is not installed: `python3 testbed tools` installs it")

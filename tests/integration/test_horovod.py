@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from optional_packages import need
 
 from testbed.packages import find_optional
 from testbed.recipes import EASYCONFIGS, VERSION, module
@@ -26,10 +27,7 @@ MPIRUN_IN_JOB = f"{JOB} {find_optional('openmpi-bin')} --map-by ppr:2:node --bin
 @pytest.fixture(scope="module", params=[VENV, CONTAINER], ids=["venv", "container"])
 def horovod(testbed, request):
     """The line that loads a Horovod module: the lines below are the same for both."""
-    wanted = ("libopenmpi-dev", "openmpi-bin", "g++", "make")
-    missing = [package for package in wanted if find_optional(package) is None]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)} (./run-tests does that where it may install packages)")
+    need("libopenmpi-dev", "openmpi-bin", "g++", "make")
     return f"module load {testbed.install(request.param)}"
 
 

@@ -6,13 +6,13 @@ Those of a system get options of sbatch in place of its partition, nodes and GPU
 import fcntl
 import os
 import re
-import time
 from contextlib import contextmanager
 
 import pytest
 from meeting import TRAINING as STAND_IN
+from optional_packages import need
+from waiting import wait_for
 
-from testbed.packages import find_optional
 from testbed.recipes import VENV
 from testbed.stand_ins.job_scripts import HERE, JOBS, submission, without_hardware, written
 
@@ -49,8 +49,8 @@ STARTED = [
 
 @pytest.mark.parametrize(("script", "module", "file", "name", "size"), STARTED, indirect=["module"])
 def test_a_job_starts_its_ranks_with_a_directory_of_its_name(job, work, script, module, file, name, size):
-    if script.startswith("infiniband") and find_optional("openmpi-bin") is None:
-        pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
+    if script.startswith("infiniband"):
+        need("openmpi-bin")
     ((found, text),) = job(script, module, HERE if size == 4 else "").items()
     assert re.fullmatch(file, found)
     assert f"world size {size}, on 2 nodes, options: --modelpath {work}/outputs/{name}\nMNIST in images\n" in text
@@ -181,11 +181,8 @@ def test_each_element_of_an_array_has_a_directory_and_one_that_is_requeued_leave
             if "ArrayTaskId" in job
         }
 
-    deadline = time.monotonic() + 300
     expected = {"1": ("COMPLETED", "0"), "2": ("COMPLETED", "0"), "3": ("PENDING", "1")}
-    while states() != expected:
-        assert time.monotonic() < deadline, states()
-        time.sleep(0.3)
+    wait_for(lambda: states() == expected, report=states)
     testbed.run(f"scancel {number}")
     texts = "".join(written(work).values())
     assert all(f"--modelpath {work}/outputs/train/{element}\n" in texts for element in (1, 2))

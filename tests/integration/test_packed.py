@@ -5,11 +5,11 @@ import re
 import shutil
 import stat
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 from small_installation import SmallInstallation
+from waiting import left_after
 
 pytestmark = pytest.mark.testbed
 
@@ -71,19 +71,9 @@ def shell(testbed, installation, work):
     return run
 
 
-def left_soon(installation, work):
-    """Processes that have the mount or serve it, and files in the temporary directory, some seconds after a step."""
-    deadline = time.monotonic() + 60
-    while True:
-        left = [*processes_of(installation, work)]
-        left += [path for path in (work / "temporary").rglob("*") if not path.is_dir()]
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(0.1)
-
-
-def processes_of(installation, work):
-    """Command lines of processes that a script of this test has started and of those in a namespace with the mount."""
+def left(installation, work):
+    """Files in the temporary directory, and processes that a script of this test has started or that have the mount."""
+    yield from (str(path) for path in (work / "temporary").rglob("*") if not path.is_dir())
     for process in Path("/proc").glob("[0-9]*"):
         try:
             of_test = f"TMPDIR={work}/temporary\0".encode() in (process / "environ").read_bytes()
@@ -121,7 +111,7 @@ def test_a_step_leaves_no_process_no_mount_and_no_file(shell, installation, work
 {RANKS_RUN.format(count=4)}{end.replace("waiting.py", program).format(name=name)}
 cat out.*""")
     assert [line[1] for line in lines(done)] == ["True"] * 4, done.stderr
-    assert left_soon(installation, work) == []
+    assert left_after(60, lambda: left(installation, work)) == []
 
 
 def test_the_ranks_of_a_node_share_one_mount_at_the_installations_own_path(shell, installation):

@@ -1,27 +1,17 @@
 """A training of payload/jobs/slurm/train_requeue.job that is stopped, and resumes."""
 
-import contextlib
 import re
-import time
-from pathlib import Path
+import subprocess
 
 import pytest
+from waiting import wait_for
 
 from testbed.cluster import slurm
 
 pytestmark = pytest.mark.testbed
 
-#: Deadline for events that take a few seconds; long, for a busy machine.
-SECONDS = 900
 #: 20 steps an epoch; the ranks agree to stop at every 16th.
 OPTIONS = "--epochs 6 --batch-size 10 --lr 0.001"
-
-
-def command_lines():
-    """Yield the command lines of all processes."""
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended
-            yield entry.read_text(errors="replace")
 
 
 class Job:
@@ -45,17 +35,15 @@ class Job:
 
     def wait_for(self, condition):
         """Wait until `condition` holds; after a deadline, fail with the log."""
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"{self.state()}\n{self.output()}"
-            time.sleep(0.1)
+        wait_for(condition, report=lambda: f"{self.state()}\n{self.output()}")
 
     def stop(self, epoch, command, signal):
         """Stop the job in an epoch by a command, and wait until it is in the queue again without a process."""
         self.wait_for(lambda: f"epoch {epoch - 1}/6" in self.output())
         self.testbed.run(f"{command} {self.number}")
         self.wait_for(lambda: self.state() == "PENDING")
-        self.wait_for(lambda: not any(f"slurmstepd: [{self.number}." in line for line in command_lines()))
+        step = ["pgrep", "--full", rf"^slurmstepd: \[{self.number}\."]
+        self.wait_for(lambda: subprocess.run(step, stdout=subprocess.DEVNULL, check=False).returncode == 1)
         assert len(re.findall(f"^{signal}: stopped after .*", self.output(), re.MULTILINE)) == 1, self.output()
 
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from optional_packages import need
 
 from testbed import recipes
 from testbed.packages import find_command, find_optional
@@ -73,8 +74,7 @@ def test_cotainr_on_a_base_image_of_lumi(system, container):
 
 @pytest.mark.thorough  # images/test_image_registries.py installs from a registry, test_job_scripts.py launches so
 def test_image_of_a_registry_for_cuda_with_torchrun_under_mpirun(system, container):
-    if not find_optional("openmpi-bin"):
-        pytest.skip("openmpi-bin is not installed: `python3 testbed optional` installs it")
+    need("openmpi-bin")
     stand_ins = system.stand_ins
     packages = f"{stand_ins.packages}:{IN_IMAGE}"  # bound, to make the image ten times smaller
     with Registry(system.directory / "registry") as registry:
@@ -126,9 +126,8 @@ FRONTIER_LINE = "srun -N2 -n4 conda-python-distributed -W ignore -u probe.py"
 @pytest.fixture(scope="module")
 def frontier(system):
     """Frontier's modules with a Python and a compiler for MPI, which compiles mpi4py."""
-    mpicc = find_command("mpicc.openmpi")
-    if mpicc is None or not (find_optional("openmpi-bin") and find_optional("libopenmpi-dev")):
-        pytest.skip("openmpi-bin and libopenmpi-dev are not installed: `python3 testbed optional` installs them")
+    need("openmpi-bin", "libopenmpi-dev")
+    mpicc = find_command("mpicc.openmpi") or pytest.skip("mpicc.openmpi is not installed")
     stand_ins = system.stand_ins
     python = shutil.which("python3.11")
     stand_ins.module("PrgEnv-gnu/8.5.0", stand_ins.command("cray", "cc", mpicc))
@@ -179,8 +178,8 @@ os.write(1, line.encode())  # in one write
     ids=["torchrun under mpirun", "exported variables"],
 )
 def test_virtual_environments_for_cuda(system, kind, line):
-    if not kind and not find_optional("openmpi-bin"):
-        pytest.skip("Open MPI is not installed")
+    if not kind:
+        need("openmpi-bin")
     system.stand_ins.module("python/3.11-24.1.0", Path(shutil.which("python3.11")).parent)
     name = f"PyTorch-2.15.0-cuda-13.2-{kind}venv"
     system.check(name, line, version="2.15.0", settings=system.index)

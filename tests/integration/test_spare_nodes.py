@@ -3,18 +3,16 @@
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 import torch
 from failing_nodes import kill_node, kill_slurmd, kill_slurmd_and_report, own_cluster, slurmd
+from waiting import wait_for
 
 from testbed import shell
 
 pytestmark = pytest.mark.testbed
 
-#: Deadline for events that take a few seconds; long, for a busy machine.
-SECONDS = 600
 TRAINING = "$PAYLOAD/mnist_ddp.py --lr 0.001 --batch-size 20 --data . "
 
 
@@ -49,15 +47,13 @@ class Session:
         return self.log.read_text(errors="replace")
 
     def wait_for(self, text, times=1):
-        """Wait until `text` is in the output so many times."""
-        deadline = time.monotonic() + SECONDS
-        while self.output().count(text) < times:
-            assert time.monotonic() < deadline and self.process.poll() is None, self.output()
-            time.sleep(0.1)
+        """Wait until `text` is in the output so many times; fail if the script ends before."""
+        wait_for(lambda: self.output().count(text) >= times or self.process.poll() is not None, report=self.output)
+        assert self.output().count(text) >= times, self.output()
 
     def end(self):
         """Wait until the session ends; return its exit status."""
-        return self.process.wait(timeout=2 * SECONDS)
+        return self.process.wait(timeout=1200)
 
 
 def assert_equal_weights(one, other):

@@ -6,13 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
+from optional_packages import need
 from small_installation import SmallInstallation
+from waiting import left_after
 
 from testbed.layout import NODES
-from testbed.packages import find_optional
 
 pytestmark = pytest.mark.testbed
 
@@ -45,12 +45,7 @@ def disk(testbed):
 
 def left_soon(testbed):
     """What stagings have left on all nodes some seconds after their jobs."""
-    deadline = time.monotonic() + 120
-    while True:
-        left = sorted(str(path) for path in (testbed.layout.cluster / "disks").glob("*/*"))
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(0.1)
+    return left_after(120, lambda: (testbed.layout.cluster / "disks").glob("*/*"))
 
 
 @pytest.fixture
@@ -163,8 +158,7 @@ wait; srun -n2 -N2 bash -c 'ls {small_disk}; rm {small_disk}/other'; echo $PYTOR
 
 
 def test_a_launch_names_ten_files_of_the_installation_before_it_runs_from_the_packed_one(job, installation):
-    if find_optional("strace") is None:
-        pytest.skip("strace is not installed (./run-tests does that where it may install packages)")
+    need("strace")
     output, _ = job("""trace() { exec strace -f -qq -e trace=%file,mount,setns -o trace-$1-$SLURM_PROCID "${@:2}"; }
 export -f trace
 srun -n4 bash -c 'trace packed conda-python-distributed -c pass'
@@ -177,11 +171,8 @@ for trace in trace-*; do sed '/setns(/,$d' $trace | grep -v execve | grep -c '"'
 
 
 def test_another_launcher_starts_the_processes_that_copy_the_file(job):
-    command = find_optional("openmpi-bin")
-    if command is None:
-        pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
     # Slurm starts the processes of this mpirun beside those of the other one
-    mpirun = f"env SLURM_OVERLAP=1 {command} --allow-run-as-root --map-by ppr:1:node --bind-to none"
+    mpirun = f"env SLURM_OVERLAP=1 {need('openmpi-bin')} --allow-run-as-root --map-by ppr:1:node --bind-to none"
     output, errors = job(
         f"""source <(pytorch-stage -- {mpirun})
 {mpirun} conda-python-distributed probe.py""",

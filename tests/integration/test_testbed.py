@@ -5,10 +5,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from testbed.cluster import slurm
 from testbed.layout import Layout
@@ -32,13 +32,8 @@ def verb(name, root):
 
 def processes_that_mention(text):
     """Return the command lines of all processes that contain `text`."""
-    lines = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            lines.append(entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:  # it has ended
-            continue
-    return [line for line in lines if text in line and "pytest" not in line]
+    lines = subprocess.run(["pgrep", "-af", text], stdout=subprocess.PIPE, text=True, check=False).stdout.splitlines()
+    return [line for line in lines if "pytest" not in line]
 
 
 def installed_tools(layout):
@@ -75,10 +70,7 @@ def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_n
     # not by srun, which would search for its controller for two minutes
     left = ["sbatch", "-N2", "--output=/dev/null", f"--wrap=touch {root}/runs; srun sleep 600"]
     subprocess.run(left, env=environment, capture_output=True, check=True)
-    deadline = time.monotonic() + 300
-    while not (root / "runs").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for((root / "runs").exists)
     down = verb("down", root)
     assert down.returncode == 0, down.stderr
     assert [line.split(" ... ")[0] for line in down.stderr.splitlines()] == [
@@ -149,13 +141,9 @@ def test_a_job_leaves_no_cache_in_tmp(testbed, venv):
 {submission("--wrap 'srun conda-python-distributed -c pass'", "-o /dev/null")}
 srun bash -c 'conda-python-distributed -c "import os; print(os.environ[\\"TRITON_CACHE_DIR\\"])"'"""
     )
-    directory = Path(output.strip())
-    job = directory.parent
+    job = Path(output.strip()).parent
     assert job.name.split("-")[-1].startswith("nid00100")
-    deadline = time.monotonic() + 300
-    while job.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: not job.exists())
 
 
 def test_slurms_pmix_starts_ranks_on_two_nodes(testbed):

@@ -6,10 +6,10 @@ import re
 import sqlite3
 import struct
 import tempfile
-import time
 from collections import Counter
 
 import pytest
+from waiting import wait_for
 
 from testbed.environments.python import install
 from testbed.stand_ins.job_scripts import JOBS, submission
@@ -128,19 +128,16 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     def found(pattern):
         return re.findall(pattern, output.read_text() if output.exists() else "", re.MULTILINE)
 
-    def wait_for(pattern, count):
-        deadline = time.monotonic() + 200
-        while len(found(pattern)) < count:
-            assert time.monotonic() < deadline, f"no {count} of {pattern}: {output.read_text()}"
-            time.sleep(0.1)
+    def wait(pattern, count):
+        wait_for(lambda: len(found(pattern)) >= count, 200, lambda: f"no {count} of {pattern}: {output.read_text()}")
 
     job = testbed.run(f"{settings}sbatch --parsable {options} {command}", cwd=work).strip()
-    wait_for(begun, 2)
+    wait(begun, 2)
     steps = re.findall(r"^\d+\.\d+$", testbed.run(f"squeue --steps -h --job {job} --format %i"), re.MULTILINE)
     testbed.run_unchecked("".join(f"scancel --signal=KILL {step}\n" for step in steps))
     holds[0].unlink()
-    wait_for(gone, 1)
-    wait_for(rf"^{found(gone)[0]}: lr", 2)  # it has begun again
+    wait(gone, 1)
+    wait(rf"^{found(gone)[0]}: lr", 2)  # it has begun again
     testbed.run(f"scancel {job}; while squeue -h --job {job} 2>/dev/null | grep -q .; do sleep 0.2; done")
     holds[1].unlink()
     assert found(r"^trial-\d+: stopped; it will be resumed$")

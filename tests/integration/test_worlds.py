@@ -2,22 +2,14 @@
 
 import pytest
 from meeting import PROBE, ranks
+from optional_packages import need
 
-from testbed.packages import find_optional
 from testbed.stand_ins.systems import HERE as STAND_INS
 
 pytestmark = pytest.mark.testbed
 
 #: A job on two nodes with two slots each, which mpirun reads from Slurm.
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2 "
-
-
-def launcher(package):
-    """Return the command of an optional package, or skip the test."""
-    command = find_optional(package)
-    if command is None:
-        pytest.skip(f"{package} is not installed (./run-tests does that where it may install packages)")
-    return command
 
 
 @pytest.fixture
@@ -34,14 +26,14 @@ def meet(testbed, venv, work):
 @pytest.mark.parametrize(("package", "two"), [("openmpi-bin", "--map-by ppr:1:node"), ("mpich", "-ppn 1")])
 def test_mpirun_in_a_job_starts_ranks_in_the_image(testbed, container, work, package, two):
     (work / "probe.py").write_text(PROBE)
-    line = f"{JOB} {launcher(package)} -n 2 {two} singularity exec $SIF conda-python-distributed probe.py"
+    line = f"{JOB} {need(package)} -n 2 {two} singularity exec $SIF conda-python-distributed probe.py"
     found = ranks(testbed.run(f"module load {container}\n{line}", cwd=work))
     assert [rank[:4] for rank in found] == [["2", "of", "2", "nid001001"]] * 2
 
 
 @pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])
 def test_mpirun_on_one_host_needs_no_job(meet, package):
-    line = f"{launcher(package)} -n 2 conda-python-distributed probe.py"
+    line = f"{need(package)} -n 2 conda-python-distributed probe.py"
     found = meet(f"export OMPI_MCA_rmaps_base_oversubscribe=1\n{line}")
     assert [rank[:4] for rank in found] == [["2", "of", "2", "127.0.0.1"]] * 2
     assert len({rank[4] for rank in found}) == 1
@@ -50,7 +42,7 @@ def test_mpirun_on_one_host_needs_no_job(meet, package):
 @pytest.mark.parametrize(("package", "two"), [("openmpi-bin", "--map-by ppr:2:node"), ("mpich", "-ppn 2")])
 def test_mpirun_can_use_fewer_nodes_than_the_job_has(meet, package, two):
     job = "salloc --quiet -N3 --ntasks-per-node=2"
-    found = meet(f"{job} {launcher(package)} -n 4 {two} conda-python-distributed probe.py")
+    found = meet(f"{job} {need(package)} -n 4 {two} conda-python-distributed probe.py")
     assert [rank[:3] for rank in found] == [["4", "of", "4"]] * 4
 
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from optional_packages import need
 
 from testbed.packages import find_optional
 
@@ -96,9 +97,7 @@ SUBMIT = "sbatch --quiet --wait --output={work}/out --error={work}/err {options}
 )
 def test_a_job_that_a_rank_submits_is_not_a_part_of_its_world(testbed, show, work, launcher, named):
     """The batch script is one process and says so; its steps end with an error if they inherited another launch."""
-    mpirun = find_optional("openmpi-bin")
-    if "{mpirun}" in launcher and mpirun is None:
-        pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
+    mpirun = need("openmpi-bin") if "{mpirun}" in launcher else ""
     submit = SUBMIT.format(work=work, options="-N2 -n2")
     (work / "script").write_text(f"#!/bin/bash\nunset ${{!SLURM_CPU_BIND*}}\n{show}\nsrun {show}\necho status $? >&2\n")
     (work / "one_submits").write_text(f'#!/bin/bash\n[ "${{OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}" = 0 ] || {submit}\n')
@@ -158,9 +157,7 @@ def test_a_shell_that_alone_is_left_of_its_step_starts_no_rank(testbed, show, wo
     ],
 )
 def test_the_hint_for_several_agents_on_a_node_starts_one_on_each(testbed, work, package, line):
-    launcher = find_optional(package) if package else "srun"
-    if launcher is None:
-        pytest.skip(f"{package} is not installed (./run-tests does that where it may install packages)")
+    launcher = need(package) if package else "srun"
     (work / "python").write_text('#!/bin/sh\necho "agent $4"\n')
     (work / "python").chmod(0o755)
     job = "salloc --quiet -N2 --ntasks-per-node=2 "
@@ -175,12 +172,9 @@ def test_the_hint_for_several_agents_on_a_node_starts_one_on_each(testbed, work,
 
 
 def test_the_hint_for_a_rank_0_on_another_node_makes_the_ranks_meet(testbed, show, work):
-    mpirun = find_optional("openmpi-bin")
-    if mpirun is None:
-        pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
     line = "salloc --quiet -w {A},{B} -N2 -n2 {mpirun} {more} -np 1 --host {B} {show} : "
     line += "{more} -np 1 --host {A} {show}"
-    values = {"A": A, "B": B, "mpirun": mpirun, "show": show}
+    values = {"A": A, "B": B, "mpirun": need("openmpi-bin"), "show": show}
     done = testbed.run_unchecked(line.format(more="", **values))
     assert done.returncode != 0
     hint = re.search(rf"Export (MASTER_ADDR={B}) with mpirun (-x)", done.stderr)

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import time
 
 from distributions import sha256, write_wheel
 
@@ -131,11 +130,3 @@ def one_error(result):
     lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
     assert len(lines) == 1, result.stderr
     return lines[0]
-
-
-def wait_for(condition):
-    """Wait until the condition is true; fail after five minutes."""
-    end = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)

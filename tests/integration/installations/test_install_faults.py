@@ -4,7 +4,8 @@ import shlex
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from install_prefix import one_error, wait_for, with_image, with_wheel
+from install_prefix import one_error, with_image, with_wheel
+from waiting import wait_for
 
 pytestmark = pytest.mark.testbed
 

@@ -3,7 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from install_prefix import INSTALLING, kill_at, one_error, remove_lock, wait_for, with_image
+from install_prefix import INSTALLING, kill_at, one_error, remove_lock, with_image
+from waiting import wait_for
 
 pytestmark = pytest.mark.testbed
 
