@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pytorch_launch import LaunchError, active
 from pytorch_launch.active import choose_python, isolate, shadowing
+from variables import variables
 
 VERSION = ".".join(map(str, sys.version_info[:3]))
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -55,6 +56,24 @@ def conda(tmp_path):
     return run
 
 
+@pytest.fixture
+def places(module, make, conda):
+    """What CHOICES name: the module's PATH and root, and environments of the user's."""
+    root, anaconda = module["CONTAINERROOT"], conda("anaconda")
+    found = {"module": module["PATH"], "root": root, "v": make("v"), "second": make("second"), "anaconda": anaconda}
+    found["virtualenv"] = make("virtualenv", key="version_info", version=f"{VERSION}.final.0")
+    packages = f"{root}/venv/lib/{PYTHON}/site-packages"
+    for name, line in (("path", packages), ("code", f"import site; site.addsitedir('{packages}')")):
+        found[name] = make(name, system=False)
+        Path(found[name], "lib", PYTHON, "site-packages", "module.pth").write_text(line)
+    found.update(own=make("own", system=False, torch=True), own_conda=conda("own_conda", torch=True))
+    found.update(plain=make("plain", system=False), base=conda("base"))
+    # the conda that the module's venv stands on
+    Path(root, "venv", "include").mkdir()
+    Path(root, "venv", "include", PYTHON).symlink_to(f"{anaconda}/include/{PYTHON}")
+    return found
+
+
 def with_path(env, *directories, **more):
     """The environment after these directories were put in front of PATH."""
     return {**env, "PATH": ":".join([*(f"{each}/bin" for each in directories), env["PATH"]]), **more}
@@ -64,83 +83,52 @@ def seen(choice):
     return choice.prefix, [*map(str, choice.warnings)]
 
 
-@pytest.mark.parametrize(
-    ("path", "variable", "changes"),
-    [
-        ("{v}/bin:{module}", "{v}", {}),
-        # active before the module was loaded
-        ("{module}:{v}/bin:/more", "{v}", {"PATH": "{v}/bin:{module}:/more"}),
-        # the lines of LUMI and CSCS export no VIRTUAL_ENV
-        ("{v}/bin:{module}", None, {"VIRTUAL_ENV": "{v}"}),
-        ("{v}/bin:{module}", "{second}", {"VIRTUAL_ENV": "{v}"}),
-        ("{module}", "{v}/", {"PATH": "{v}/bin:{module}", "VIRTUAL_ENV": "{v}"}),
-    ],
+OWN_TORCH = (
+    f"{{0}} is active: using its torch, {{0}}/lib/{PYTHON}/site-packages/torch, in place of the module's. To use"
 )
-def test_an_active_environment_that_sees_the_modules_torch_runs(module, make, path, variable, changes):
-    texts = {"v": make("v"), "second": make("second"), "module": module["PATH"]}
-    exported = {"VIRTUAL_ENV": variable.format(**texts)} if variable else {}
-    choice = choose_python({**module, **exported, "PATH": path.format(**texts)})
-    assert seen(choice) == (texts["v"], [])
-    assert choice.changes == {name: value.format(**texts) for name, value in changes.items()}
+NO_TORCH = "{0} is active and has no torch: using the module's Python"
+GONE = "VIRTUAL_ENV=/not/there is active, but not visible on this host: using the module's Python. Unset VIRTUAL_ENV"
+NO_MODULE, BARE = "CONTAINERROOT= EBROOTPYTORCH=", ("{plain}", "{base}")
+#: PATH and other variables; which environment runs, how the only warning begins, and what changes.
+CHOICES = [
+    # those that see the module's torch: also active before the module was loaded; LUMI and CSCS export no VIRTUAL_ENV
+    ("{v}/bin:{module}", "VIRTUAL_ENV={v}", "{v}", "", {}),
+    ("{module}:{v}/bin:/more", "VIRTUAL_ENV={v}", "{v}", "", {"PATH": "{v}/bin:{module}:/more"}),
+    ("{v}/bin:{module}", "", "{v}", "", {"VIRTUAL_ENV": "{v}"}),
+    ("{v}/bin:{module}", "VIRTUAL_ENV={second}", "{v}", "", {"VIRTUAL_ENV": "{v}"}),
+    ("{module}", "VIRTUAL_ENV={v}/", "{v}", "", {"PATH": "{v}/bin:{module}", "VIRTUAL_ENV": "{v}"}),
+    # by what uv and virtualenv record, or by a path file that names the module's packages
+    *((f"{name}/bin:{{module}}", "", name, "", None) for name in ("{virtualenv}", "{path}", "{code}")),
+    *((f"{name}/bin:{{module}}", "", name, OWN_TORCH.format(name), None) for name in ("{own}", "{own_conda}")),
+    # without a torch the module's Python comes first
+    *((f"{name}/bin:{{module}}", "", None, NO_TORCH.format(name), {"PATH": f"{{module}}:{name}/bin"}) for name in BARE),
+    *((f"{{module}}:{name}/bin", "", None, NO_TORCH.format(name), {}) for name in BARE),
+    # the module's own do not count, nor does any without a module
+    *(("{module}", f"VIRTUAL_ENV={own}", None, "", {}) for own in ("{root}/venv", active.USER_VENV)),
+    ("{module}:{anaconda}/bin", "", None, "", {}),
+    ("{plain}/bin:/bin", f"{NO_MODULE} VIRTUAL_ENV={{plain}}", None, "", {}),
+    # a user can insist on the module's
+    ("{own}/bin:{module}", "PYTORCH_LAUNCH_ACTIVE=0", None, "", {}),
+    ("{own}/bin:{module}", "PYTORCH_LAUNCH_ACTIVE=1", "{own}", OWN_TORCH.format("{own}"), None),
+    ("{module}", "VIRTUAL_ENV=/not/there", None, GONE, {}),
+]
 
 
-def test_what_uv_and_virtualenv_record_and_a_path_file_that_names_the_modules_packages_will_do(module, make):
-    prefix = make("virtualenv", key="version_info", version=f"{VERSION}.final.0")
-    assert choose_python(with_path(module, prefix)).prefix == prefix
-    packages = f"{module['CONTAINERROOT']}/venv/lib/{PYTHON}/site-packages"
-    for name, line in (("plain", packages), ("code", f"import site; site.addsitedir('{packages}')")):
-        prefix = make(name, system=False)
-        Path(prefix, "lib", PYTHON, "site-packages", "module.pth").write_text(line)
-        assert seen(choose_python(with_path(module, prefix))) == (prefix, [])
+@pytest.mark.parametrize(("path", "more", "prefix", "warning", "changes"), CHOICES)
+def test_the_active_environment_runs_if_it_has_a_torch(module, places, path, more, prefix, warning, changes):
+    choice = choose_python({**module, "PATH": path.format(**places), **variables(more.format(**places))})
+    assert choice.prefix == (prefix and prefix.format(**places))
+    assert len(choice.warnings) == bool(warning)
+    assert all(str(each).startswith(warning.format(**places)) for each in choice.warnings)
+    if changes is not None:
+        assert choice.changes == {name: value.format(**places) for name, value in changes.items()}
 
 
-def test_a_torch_of_its_own_runs_with_one_warning(module, make, conda):
-    for prefix in (make("v", system=False, torch=True), conda("c", torch=True)):
-        choice = choose_python(with_path(module, prefix))
-        torch = f"{prefix}/lib/{PYTHON}/site-packages/torch"
-        fault = f"{prefix} is active: using its torch, {torch}, in place of the module's"
-        assert seen(choice) == (prefix, [f"{fault}. To use the module's, deactivate it"])
-
-
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_without_a_torch_the_modules_python_runs_with_one_warning(module, make, conda, order):
-    for prefix in (make("v", system=False), conda("base")):
-        path = with_path(module, prefix)["PATH"] if order == "after" else f"{module['PATH']}:{prefix}/bin"
-        choice = choose_python({**module, "PATH": path})
-        assert (choice.prefix, len(choice.warnings)) == (None, 1)
-        assert f"{prefix} is active and has no torch: using the module's Python" in str(choice.warnings[0])
-        assert {**module, **choice.changes}["PATH"].split(":")[:2] == module["PATH"].split(":")[:2]
-
-
-def test_environments_of_the_module_and_without_a_module_do_not_count(module, make, conda, tmp_path):
-    root, base, own = module["CONTAINERROOT"], conda("Anaconda"), make("v", system=False)
-    # the conda that the module's venv stands on
-    (tmp_path / "PyTorch" / "venv" / "include").mkdir()
-    (tmp_path / "PyTorch" / "venv" / "include" / PYTHON).symlink_to(f"{base}/include/{PYTHON}")
-    for env in (
-        {**module, "VIRTUAL_ENV": f"{root}/venv"},
-        {**module, "VIRTUAL_ENV": active.USER_VENV},
-        {**module, "PATH": f"{module['PATH']}:{base}/bin"},
-        {"PATH": f"{own}/bin:/bin", "VIRTUAL_ENV": own},
-    ):
-        assert seen(choose_python(env)) == (None, [])
-
-
-def test_a_user_can_insist_on_the_modules_python(module, make):
-    prefix = make("v", torch=True)
-    assert seen(choose_python(with_path(module, prefix, PYTORCH_LAUNCH_ACTIVE="0"))) == (None, [])
-    assert choose_python(with_path(module, prefix, PYTORCH_LAUNCH_ACTIVE="1")).prefix == prefix
-
-
-def test_an_environment_or_a_python_that_was_deleted_is_named(module, make):
+def test_an_environment_whose_python_was_deleted_is_named(module, make):
     prefix = make("v", home="/opt/python/bin", version="3.9.1")
     fault = "v is active, but its Python, /opt/python/bin/python3.9, does not exist on this"
     with pytest.raises(LaunchError, match=fault):
         choose_python(with_path(module, prefix))
-    (warning,) = choose_python({**module, "VIRTUAL_ENV": "/not/there"}).warnings
-    assert str(warning) == (
-        "VIRTUAL_ENV=/not/there is active, but not visible on this host: using the module's Python. Unset VIRTUAL_ENV"
-    )
 
 
 # In an image
@@ -212,10 +200,10 @@ def test_an_environment_that_the_image_does_not_see_is_an_error_with_the_line_th
     fault = "=/scratch/v is active, but not visible in this image"
     remedy = "Deactivate it, or bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/scratch/v`"
     conda = {"CONDA_PREFIX": "/scratch/v", "CONDA_DEFAULT_ENV": "own"}
-    for variables in ({"VIRTUAL_ENV": "/scratch/v"}, conda):
+    for active_in in ({"VIRTUAL_ENV": "/scratch/v"}, conda):
         with pytest.raises(LaunchError) as raised:
-            choose_python({**image, **variables})
-        assert str(raised.value) == f"{next(iter(variables))}{fault}. {remedy}"
+            choose_python({**image, **active_in})
+        assert str(raised.value) == f"{next(iter(active_in))}{fault}. {remedy}"
     # which each shell activates
     (warning,) = choose_python({**image, **conda, "CONDA_DEFAULT_ENV": "base"}).warnings
     assert warning.fault == f"CONDA_PREFIX{fault}: using the module's Python"
@@ -283,16 +271,30 @@ def directory(tmp_path):
     return make
 
 
-def test_a_directory_with_another_torch_is_left_out_and_said(directory, tmp_path):
-    own = directory("src", "model.py")
-    poison = directory("other", "torch.py")
-    package = str(tmp_path / "packages")
-    (tmp_path / "packages" / "torch").mkdir(parents=True)
-    changes, warnings = isolate({"PYTHONPATH": f"{poison}:{own}:{package}"})
-    assert changes == {"PYTHONPATH": own}
-    assert len(warnings) == 1
-    assert f"PYTHONPATH: ignoring {poison}, {package}, which belongs to another Python" in str(warnings[0])
-    assert "PYTORCH_LAUNCH_KEEP_PATHS=1" in str(warnings[0])
+LIBRARIES = ("libtorch", "libtorch_cpu", "libc10")
+NAMED = "PYTHONPATH: ignoring {other}, {packages}, which belongs to another Python or torch. To keep it, export "
+BOTH = {"PYTHONPATH": "{other}", "PYTHONHOME": "/usr"}
+#: Variables, what changes, and how each warning begins.
+ISOLATED = [
+    ({"PYTHONPATH": "{other}:{own}:{packages}"}, {"PYTHONPATH": "{own}"}, [f"{NAMED}PYTORCH_LAUNCH_KEEP_PATHS=1"]),
+    *(({"LD_LIBRARY_PATH": f"{{{name}}}:{{fabric}}"}, {"LD_LIBRARY_PATH": "{fabric}"}, ["LD_"]) for name in LIBRARIES),
+    ({"PYTHONHOME": "/usr"}, {"PYTHONHOME": None}, ["PYTHONHOME"]),
+    # the user's own code, and what the user insists on
+    ({"PYTHONPATH": "{own}:/not/there:", "LD_LIBRARY_PATH": "{own}"}, {}, []),
+    ({**BOTH, "PYTORCH_LAUNCH_KEEP_PATHS": "1"}, {}, []),
+    ({**BOTH, "PYTORCH_LAUNCH_KEEP_PATHS": "0"}, dict.fromkeys(BOTH), ["PYTHONHOME", "PYTHONPATH"]),
+]
+
+
+@pytest.mark.parametrize(("env", "changes", "warnings"), ISOLATED)
+def test_directories_of_another_python_or_torch_are_left_out_and_said(directory, env, changes, warnings):
+    files = {"own": "model.py", "other": "torch.py", "packages": "torch", "fabric": "libfabric.so"}
+    places = {name: directory(name, file) for name, file in files.items()}
+    places.update({name: directory(name, f"{name}.so") for name in LIBRARIES})
+    found, problems = isolate({name: value.format(**places) for name, value in env.items()})
+    assert found == {name: value and value.format(**places) for name, value in changes.items()}
+    assert len(problems) == len(warnings)
+    assert all(str(each).startswith(text.format(**places)) for each, text in zip(problems, warnings))
 
 
 @pytest.mark.parametrize(
@@ -316,27 +318,6 @@ def test_packages_that_a_module_adds_to_this_python_are_kept(directory, monkeypa
         assert (changes == {}) == (warnings == []) == kept_here
 
 
-def test_the_users_own_code_is_passed_in(directory):
-    own = directory("src", "model.py")
-    assert isolate({"PYTHONPATH": f"{own}:/not/there:", "LD_LIBRARY_PATH": own}) == isolate({}) == ({}, [])
-
-
-@pytest.mark.parametrize("library", ["libtorch.so", "libtorch_cpu.so", "libc10.so"])
-def test_libraries_of_another_torch_are_left_out_and_others_stay(directory, library):
-    fabric = directory("fabric", "libfabric.so")
-    changes, warnings = isolate({"LD_LIBRARY_PATH": f"{directory('other', library)}:{fabric}"})
-    assert changes == {"LD_LIBRARY_PATH": fabric}
-    assert len(warnings) == 1
-
-
-def test_pythonhome_is_left_out_and_what_the_user_insists_on_is_kept(directory):
-    changes, (_,) = isolate({"PYTHONHOME": "/usr"})
-    assert changes == {"PYTHONHOME": None}
-    env = {"PYTHONPATH": directory("other", "torch.py"), "PYTHONHOME": "/usr", "PYTORCH_LAUNCH_KEEP_PATHS": "1"}
-    assert isolate(env) == ({}, [])
-    assert isolate({**env, "PYTORCH_LAUNCH_KEEP_PATHS": "0"})[0] == {"PYTHONPATH": None, "PYTHONHOME": None}
-
-
 def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch):
     """On the file system of its root, or of its Python's directory, unlike what is bound into it from the host."""
     brought = directory("site-packages", "torch.py")
@@ -357,29 +338,22 @@ def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch)
             assert isolate({"PYTHONPATH": brought})[0] == {"PYTHONPATH": None}
 
 
-@pytest.fixture
-def own_torch(tmp_path):
-    """A directory of the user's packages, with a torch for this Python; and the warning about it."""
-    torch = tmp_path / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
+@pytest.mark.parametrize(
+    ("env", "is_named"),
+    [
+        ({"SIFPYTORCH": "/module"}, True),
+        *(({"SIFPYTORCH": "/module", name: "1"}, False) for name in ("PYTHONNOUSERSITE", "PYTORCH_LAUNCH_KEEP_PATHS")),
+        *(({}, False), ({"EBROOTPYTORCH": "/module"}, False)),  # a venv module puts its own first
+    ],
+)
+def test_a_torch_of_the_user_that_hides_the_modules_is_named(tmp_path, monkeypatch, env, is_named):
+    torch = tmp_path / "lib" / PYTHON / "site-packages" / "torch"
     torch.mkdir(parents=True)
     remedy = f"To use the module's torch, remove this one: `rm -r {torch} {torch}-*.dist-info`"
     message = f"{torch} hides the torch of /module. {remedy}"
-    return str(tmp_path), message
-
-
-def test_a_torch_that_the_user_installed_over_the_images_or_in_user_software_is_named(own_torch, monkeypatch):
-    base, message = own_torch
-    assert [*map(str, shadowing({"SIFPYTORCH": "/module", "PYTHONUSERBASE": base}))] == [message]
-    monkeypatch.setattr(active, "USER_VENV", base)
+    assert [*map(str, shadowing({**env, "PYTHONUSERBASE": str(tmp_path)}))] == [message] * is_named
+    monkeypatch.setattr(active, "USER_VENV", str(tmp_path))
     assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [message]
-
-
-def test_a_torch_that_is_not_imported_or_is_wanted_is_not_named(own_torch):
-    for env in (
-        *({}, {"EBROOTPYTORCH": "/m"}),  # no module; a venv module, which puts its own first
-        *({"SIFPYTORCH": "/m", "PYTHONNOUSERSITE": "1"}, {"SIFPYTORCH": "/m", "PYTORCH_LAUNCH_KEEP_PATHS": "1"}),
-    ):
-        assert shadowing({**env, "PYTHONUSERBASE": own_torch[0]}) == []
 
 
 def test_an_image_without_variables_of_its_own_is_recognized_by_its_runscripts(monkeypatch):
