@@ -16,7 +16,7 @@ FLUX = variables(
     "FLUX_URI=local:///run/flux/local PMI_FD=20 PMI_RANK=3 PMI_SIZE=4"
 )
 #: What the plugin cray-pals adds (flux-shell-cray-pals(1)): neither the local rank nor the local size.
-CRAY_PALS = {"PALS_RANKID": "3", "PALS_NODEID": "1", "PALS_APID": "8762756694016", "PMI_CONTROL_PORT": "11998,11999"}
+CRAY_PALS = "PALS_RANKID=3 PALS_NODEID=1 PALS_APID=8762756694016 PMI_CONTROL_PORT=11998,11999"
 RANK_3_OF_4 = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 
 
@@ -43,61 +43,45 @@ def flux(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("version", [1, 5])
-def test_a_task_on_a_cray_reads_its_world_from_the_file_of_crays_pmi(written, version, tmp_path):
-    path = written(apinfo_file(version, [0, 0, 1, 1], ["tuolumne1001", "tuolumne1002"]))
-    world = discover({**FLUX, **CRAY_PALS, "PALS_APINFO": path, "PATH": str(tmp_path / "absent")}, "tuolumne1002")
-    assert world.variables() == RANK_3_OF_4
-    assert (world.first_host, world.node, world.source) == ("tuolumne1001", "tuolumne1002", "Flux job ƒ4yBboYGo")
+AB, IN_ORDER, REVERSED = (5, [0, 0, 1, 1], ["n1", "n2"]), "n1: 0-1\\nn2: 2,3\\n", "n1: 2-3\\nn2: 0-1\\n"
+TASK = "FLUX_TASK_RANK={} FLUX_TASK_LOCAL_ID={}".format
+#: Variables; the file of Cray's PMI, what the command `flux` prints, each None without one; the host; then rank, size,
+#: local rank and size, node rank, and the host of rank 0.
+WORLDS = [
+    *((CRAY_PALS, (version, *AB[1:]), None, "n2", "3/4 1/2 1 n1") for version in (1, 5)),
+    # ranks that take turns over the nodes
+    (f"FLUX_JOB_SIZE=5 {TASK(4, 2)}", (5, [1, 0, 1, 0, 1], ["a", "b"]), None, "b", "4/5 2/3 0 b"),
+    (f"FLUX_JOB_SIZE=5 {TASK(0, 0)}", (5, [1, 0, 1, 0, 1], ["a", "b"]), None, "b", "0/5 0/3 0 b"),
+    # without that file, or with one of another launch, flux is asked
+    ("", None, IN_ORDER, "n2", "3/4 1/2 1 n1"),
+    (TASK(1, 1), (5, [0, 1], ["a", "b"]), IN_ORDER, "n1", "1/4 1/2 0 n1"),
+    *((TASK(rank, 1), None, REVERSED, "any", f"{rank}/4 1/2 {node} n2") for rank, node in ((1, 0), (3, 1))),
+    # an exported address saves that command; the last one if Flux distributes ranks in turn
+    *(
+        (f"{TASK(rank, local)} MASTER_ADDR=n1", None, None, "n2", f"{rank}/4 {local}/2 {node} n1")
+        for rank, local, node in ((2, 0, 1), (3, 1, 1), (0, 0, 0), (1, 0, 1))
+    ),
+    # on one node no address is needed
+    ("FLUX_JOB_NNODES=1 FLUX_TASK_LOCAL_ID=3", None, None, "n1", "3/4 3/4 0 127.0.0.1"),
+]
 
 
-def test_ranks_that_take_turns_over_the_nodes_are_counted_so(written):
-    path = written(apinfo_file(5, [1, 0, 1, 0, 1], ["a", "b"]))
-    env = {**FLUX, "FLUX_JOB_SIZE": "5", "FLUX_TASK_RANK": "4", "FLUX_TASK_LOCAL_ID": "2", "PALS_APINFO": path}
-    world = discover(env, "b")
-    assert (world.first_host, world.node_rank, world.local_size) == ("b", 0, 3)
-    first = discover({**env, "FLUX_TASK_RANK": "0", "FLUX_TASK_LOCAL_ID": "0"}, "b")
-    assert choose_rendezvous({}, first, Node())[0]["MASTER_ADDR"] == "b"
-
-
-def test_rank_0_may_be_on_any_node_that_flux_names(flux):
-    env = {**FLUX, **flux("n1: 2-3\\nn2: 0-1\\n")}
-    worlds = [discover({**env, "FLUX_TASK_RANK": rank}, "any") for rank in ("1", "3")]
-    assert [(world.first_host, world.node_rank) for world in worlds] == [("n2", 0), ("n2", 1)]
+@pytest.mark.parametrize(("changes", "file", "answer", "host", "expected"), WORLDS)
+def test_a_task_is_a_rank_of_its_jobs_world(written, flux, tmp_path, changes, file, answer, host, expected):
+    env = {**FLUX, "PATH": str(tmp_path / "absent"), **variables(changes)}
+    env.update({"PALS_APINFO": written(apinfo_file(*file))} if file else {})
+    env.update(flux(answer) if answer else {})
+    world = discover(env, host)
+    numbers = f"{world.rank}/{world.size} {world.local_rank}/{world.local_size} {world.node_rank}"
+    assert (f"{numbers} {world.first_host}", world.source) == (expected, "Flux job ƒ4yBboYGo")
+    if answer:
+        assert (tmp_path / "arguments").read_text() == "job taskmap --to=hosts ƒ4yBboYGo\n"  # once
 
 
 @pytest.mark.parametrize("length", [0, 50, 130, 200, 240])
 def test_a_file_that_is_cut_off_is_not_read(written, length):
     path = written(apinfo_file(5, [0, 0, 1, 1], ["a", "b"])[:length])
     assert read_layout(path, 3) is None
-
-
-def test_a_file_of_another_launch_is_not_used(written, flux):
-    path = written(apinfo_file(5, [0, 1], ["a", "b"]))
-    env = {**FLUX, **flux("n1: 0-1\\nn2: 2-3\\n"), "PALS_APINFO": path, "FLUX_TASK_RANK": "1"}
-    assert discover(env, "n1").first_host == "n1"
-
-
-def test_without_that_file_flux_is_asked_once(flux, tmp_path):
-    world = discover({**FLUX, **flux("n1: 0-1\\nn2: 2,3\\n")}, "n2")
-    assert world.variables() == RANK_3_OF_4
-    assert world.first_host == "n1"
-    assert (tmp_path / "arguments").read_text() == "job taskmap --to=hosts ƒ4yBboYGo\n"
-
-
-@pytest.mark.parametrize(
-    ("rank", "local", "node"), [("2", "0", 1), ("3", "1", 1), ("0", "0", 0), ("1", "0", 1)]
-)  # the last one if Flux distributes ranks in turn
-def test_an_exported_address_saves_that_command(rank, local, node, tmp_path):
-    task = {"FLUX_TASK_RANK": rank, "FLUX_TASK_LOCAL_ID": local}
-    env = {**FLUX, **task, "MASTER_ADDR": "n1", "PATH": str(tmp_path / "absent")}
-    world = discover(env, "n2")
-    assert (world.first_host, world.local_size, world.node_rank) == ("n1", 2, node)
-
-
-def test_on_one_node_no_address_is_needed():
-    world = discover({**FLUX, "FLUX_JOB_NNODES": "1", "FLUX_TASK_LOCAL_ID": "3", "PATH": ""}, "n1")
-    assert (world.first_host, world.local_size, world.node_rank) == ("127.0.0.1", 4, 0)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from programs import program
 from pytorch_launch import caches
 from pytorch_launch import launch as launcher
 from pytorch_launch.launch import script_path
-from variables import variables
 
 INTERPRETER = [sys.executable, "-I", "-S"]
 
@@ -113,13 +112,6 @@ def test_an_edit_of_an_installed_module_takes_effect(launch, step, packed, name)
     module.write_text("raise SystemExit(9)".ljust(module.stat().st_size + (name != "nodelist")))
     os.utime(module, (0, 0))
     assert launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed).returncode == 9
-
-
-def test_torchruns_workers_are_started_by_the_command_beside_the_package(launch, step, directory_of, packed):
-    alone = "SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_PROCID=1 SLURM_LOCALID=0"
-    env = {**step, **variables(alone), "PATH": directory_of("bin", python="echo $PYTHON_EXEC")}
-    done = launch("torchrun-distributed", "train.py", env=env, runscripts=packed)
-    assert done.stdout == f"{packed}/conda-python-distributed\n"
 
 
 @pytest.mark.parametrize("damage", [lambda code: b"\0\0\0\0" + code[4:], lambda code: code[:999], lambda _: b"", None])

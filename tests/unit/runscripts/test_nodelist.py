@@ -14,11 +14,6 @@ def expected(text):
     return hostlist.expand_hostlist(text, allow_duplicates=True)
 
 
-def test_three_brackets_count_as_slurm_counts_them():
-    names = "a1b3c5 a1b3c6 a2b3c5 a2b3c6 a1b4c5 a1b4c6 a2b4c5 a2b4c6"
-    assert list(hosts("a[1-2]b[3-4]c[5-6]")) == names.split()  # the output of `scontrol show hostnames`
-
-
 def random_name(choose):
     """Text and brackets in any order, as `rack[1-2,07]-node[001-100]x`."""
     parts = []
@@ -43,7 +38,7 @@ def test_random_lists_mean_the_same_to_python_hostlist():
         text = ",".join(names)
         every, oracle = hosts(text), expected(text)
         brackets = max(name.count("[") for name in names)
-        order = sorted if brackets > 2 else list  # the order of three is Slurm's, see above
+        order = sorted if brackets > 2 else list  # the order of three is Slurm's
         assert order(every) == order(oracle), f"seed {SEED}: {text}"
         assert every[0] == oracle[0], f"seed {SEED}: {text}"
         compared[max(brackets, 1)] += 1

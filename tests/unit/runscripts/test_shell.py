@@ -7,9 +7,8 @@ import pytest
 from pytorch_launch import NO_PYTHON, USER_ERROR
 from pytorch_launch.active import CONTAINERS, KEEP
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.launch import COMMANDS
 from pytorch_launch.plan import make_plan
-from pytorch_launch.report import USAGE, failure, statements
+from pytorch_launch.report import USAGE, statements
 from pytorch_launch.topology import Node
 
 
@@ -21,28 +20,12 @@ def test_values_survive_any_posix_shell(shell):
     assert done.stdout == value + "|no|"
 
 
-def test_a_failure_is_the_status_of_source_and_leaves_the_shell_alive():
-    code = f"source <(echo '{failure(2)}'); echo $?; eval \"$(echo '{failure(3)}')\"; echo $?"
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "2\n3\n"
-
-
 def test_shell_and_python_have_the_same_containers_and_exit_statuses(runscripts):
     text = (runscripts / "launch.bash").read_text()
     variables = "".join(re.findall(r"^(?:sif|shifter)_container=(.*)$", text, re.MULTILINE))
     assert set(re.findall(r"\b[A-Z]+_[A-Z]+\b", variables)) == set(CONTAINERS)
     statuses = re.search(r"^USER_ERROR=(\d+) NO_PYTHON=(\d+)$", (runscripts / "launch.bash").read_text(), re.MULTILINE)
     assert [int(status) for status in statuses.groups()] == [USER_ERROR, NO_PYTHON]
-
-
-def test_shell_and_python_fail_source_with_the_same_line(runscripts, tmp_path):
-    (tmp_path / "ddp-env").write_text(f'source {runscripts}/launch.bash\ndie 7 "fault. Remedy"\n')
-    done = subprocess.run(["bash", tmp_path / "ddp-env"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (7, failure(7), "ddp-env: fault. Remedy\n")
-
-
-def test_every_command_has_a_help_text():
-    assert [*USAGE, "torchrun", "list-packages"] == list(COMMANDS)  # these print their own
 
 
 def test_the_help_names_every_variable_of_torch_that_is_set_and_the_one_that_keeps_paths():

@@ -1,13 +1,12 @@
-"""How a command becomes Python: arguments, processes, activation, and where it finds its files."""
+"""How a command becomes Python: arguments, activation, and where it finds its files."""
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 
 import pytest
-from command_environment import COMMANDS, PATH
+from command_environment import COMMANDS
 from programs import program
 
 SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv))"
@@ -35,23 +34,6 @@ def test_arguments_reach_the_script_or_the_module_unchanged(run, either, home, o
 @pytest.mark.parametrize("arguments", [["-"], []])
 def test_standard_input_is_the_program_where_no_script_is_named(run, either, arguments):
     assert run(either, *arguments, input="print(6 * 7)") == "42\n"
-
-
-# Processes
-
-
-def test_python_is_the_process_that_was_started_and_gets_its_signals(runscripts, either, home):
-    program = (
-        "import os, signal, sys, time\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(17))\n"
-        "print(os.getpid(), flush=True)\n"
-        "time.sleep(600)"
-    )
-    command, env = [runscripts / either, "-c", program], {"PATH": PATH, "TMPDIR": str(home)}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
-        assert int(process.stdout.readline()) == process.pid
-        process.send_signal(signal.SIGUSR1)
-        assert process.wait(timeout=300) == 17
 
 
 # Activation
@@ -102,13 +84,6 @@ def test_a_shell_activates_both_itself_without_showing_them_its_arguments(run, r
     (home / "venv").write_text("false")
     script = 'PATH=$1:$PATH; source init-conda-venv || echo "failed $?"'
     assert run("/bin/bash", "-c", script, "job", str(runscripts), env=env).endswith("\nfailed 1\n")
-
-
-def test_no_python_at_all_is_status_127_and_one_line(run_unchecked, either, home):
-    done = run_unchecked(either, "-c", "print(1)", env={"PATH": str(home)})
-    assert (done.returncode, done.stdout) == (127, "")
-    assert done.stderr.startswith(f"{either}: python3 not found on PATH. ")
-    assert done.stderr.count("\n") == 1
 
 
 # The active environment
