@@ -122,6 +122,7 @@ OF_PERLMUTTER = "48-63,112-127 32-47,96-111 16-31,80-95 0-15,64-79"
 REVERSED = " ".join(reversed(OF_PERLMUTTER.split()))
 ON_ONE_GPU = "48-55,112-119 32-39,96-103 16-31,80-95 0-15,64-79 56-63,120-127 40-47,104-111"
 ON_DGX = "0-7,16-23,32-39,64-71,96-103 8-15,24-31,40-47,72-79,104-111"
+ONE_CORE_EACH = "49,113 57,121 17,81 25,89 1,65 9,73 33,97"
 SHARES = [
     # LUMI-G before 2023, where jobs had all cores but the first
     ("lumi", range(1, 64), 8, {}, "48-55 56-63 16-23 24-31 1-7 8-15 32-39 40-47", [8, 8, 8, 8, 7, 8, 8, 8]),
@@ -140,6 +141,8 @@ SHARES = [
     ("laptop", range(8), 2, {}, "0-1,4-5 2-3,6-7", None),
     ("laptop", range(8), 3, {}, "0,4 1,5 2-3,6-7", [1, 1, 2]),
     ("dgx", range(256), 3, {"gpus": False}, "0-41,128-169 42-84,170-212 85-127,213-255", None),
+    # one core near two GPUs
+    ("lumi", {49, 113, 57, 121, 17, 81, 25, 89, 1, 65, 9, 73, 33, 97}, 7, {}, ONE_CORE_EACH, None),
     # ranks on one GPU, and a rank with several of its own
     ("perlmutter", range(128), 6, {}, ON_ONE_GPU, None),
     ("lumi", JOB_CORES, 4, {"env": two_gpus_each}, "49-55,57-63 17-23,25-31 1-7,9-15 33-39,41-47", None),
@@ -183,12 +186,6 @@ def test_a_rank_that_does_not_know_the_gpus_of_the_others_gets_the_numa_node_of_
         assert (placement.bind, placement.threads) == (set(allowed), 8)
     (first, _) = placed(dgx, range(80, 128), 2, env=lambda rank: told(("4,5", "6,7")[rank], on_node=4))
     assert (first.bind, first.threads) == (set(allowed), 16)
-
-
-def test_one_core_for_two_gpus_makes_all_ranks_share_like_any(lumi):
-    allowed = {49, 113, 57, 121, 17, 81, 25, 89, 1, 65, 9, 73, 33, 97}  # one core near GPUs 6 and 7
-    shares = [placement.bind for placement in placed(lumi, allowed, 7)]
-    assert all(shares) and disjoint(shares)
 
 
 def test_a_node_that_shows_nothing_is_shared_too(tmp_path):

@@ -78,6 +78,13 @@ IN_CGROUPS = [
     ("0,2", 2, "0", [0]),  # the same in both
     ("1,2", 2, "5", []),  # neither
 ]
+#: A list of ROCR, other lists, their value, and what they are set to.
+CONTRADICTING = [
+    ("3", [CUDA], "3", "0"),  # Slurm's generic GRES
+    ("3", [HIP, CUDA], "3", "0"),
+    ("4,5,6,7", [HIP], "6,4", "2,0"),  # a user's choice is kept
+    ("4,5", [CUDA], "0,1,2", "0,1"),  # one that cannot be told
+]
 #: Node, environment, rank and size; what is found, and a part of the only warning.
 CHOICES = [
     *(
@@ -122,13 +129,25 @@ CHOICES = [
     ),
     # workers of torchrun with virtual local ranks, and two on one GPU
     ("dgx", {**WORKER, CUDA: "5"}, 0, 8, {"index": 0, "own": 5, "known": 8}, ""),
-    ("dgx", slurm("0", 1, **{CUDA: "0"}, **WORKER), 0, 2, {}, "2 ranks on this node share 1 GPU"),
+    *(
+        ("dgx", slurm("0", 1, **{CUDA: "0"}, **worker), 1, 2, {}, "2 ranks on this node share 1 GPU,")
+        for worker in (WORKER, {})
+    ),
+    ("laptop", {CUDA: "0"}, 0, 4, {"vendor": None, "count": 0, "index": None, "own": None, "changes": {}}, ""),
     *(
         ("lumi", env, 1, len(gpus), {"index": 1, "own": gpus[1], "candidates": gpus, "changes": {}}, "")
         for env, gpus in OF_USERS
     ),
     ("lumi", {HIP: "GPU-deadbeef"}, 0, 1, {"count": 0, "known": None, "changes": {}}, None),  # any of eight
     ("lumi", {HIP: "1,2", CUDA: "3"}, 0, 2, {"count": 2, "own": 1, "changes": {CUDA: "1,2"}}, "differ"),
+    *(
+        (
+            *("lumi", {ROCR: rocr, **dict.fromkeys(names, value)}, 0, 1),
+            {"changes": dict.fromkeys(names, changed), "count": len(changed.split(","))},
+            f"{names[0]}={value} is set to {changed}",
+        )
+        for rocr, names, value, changed in CONTRADICTING
+    ),
     *(
         ("dgx", slurm(given, on_node, **{CUDA: listed}), 0, 1, {"held": held, "own": held[0] if held else None}, None)
         for given, on_node, listed, held in IN_CGROUPS
@@ -185,44 +204,10 @@ def test_gpus_that_a_cgroup_hides_are_not_counted_and_those_of_other_ranks_are_k
     assert devices.gpu is devices.candidate_gpus[3]
     devices = choose_devices(slurm("3", 8), root, 3, 8)  # no list at all
     assert (devices.index, devices.gpu.pci, devices.warnings) == (0, "0000:cc:00.0", [])
-
-
-def test_a_job_without_gpus_and_a_laptop_have_none(tmp_path, laptop):
-    root = node_trees.lumi_g(tmp_path)
-    for number in range(8):
-        node_trees.hide_amd_gpu(tmp_path, 4, number)
-    for env, node in (({}, root), ({"CUDA_VISIBLE_DEVICES": "0"}, laptop)):
-        devices = choose_devices(env, node, 0, 4)
-        assert (devices.vendor, devices.count, devices.index, devices.gpu) == (None, 0, None, None)
-        assert devices.changes == devices.narrowed() == {}
-
-
-def test_one_gpu_for_all_ranks_is_worth_a_warning(tmp_path):
-    root = node_trees.node(tmp_path, cores=4, vendor="nvidia", gpus={"0000:01:00.0": 0})
-    shared = choose_devices({}, root, 1, 2)
-    assert "2 ranks on this node share 1 GPU," in str(shared.warnings[0])
-    assert device(shared) == "device 0 of 1 nvidia (0000:01:00.0)"
-    assert "share 1 GPU," in str(choose_devices(slurm("0", 1, CUDA_VISIBLE_DEVICES="0"), root, 1, 2).warnings[0])
-    assert choose_devices({}, root, 0, 1).warnings == []
-
-
-@pytest.mark.parametrize(
-    ("rocr", "names", "value", "changed"),
-    [
-        pytest.param("3", ["CUDA"], "3", "0", id="Slurm's generic GRES"),
-        pytest.param("3", ["HIP", "CUDA"], "3", "0", id="both of HIP's lists"),
-        pytest.param("4,5,6,7", ["HIP"], "6,4", "2,0", id="a user's choice is kept"),
-        pytest.param("4,5", ["CUDA"], "0,1,2", "0,1", id="one that cannot be told"),
-    ],
-)
-def test_lists_that_contradict_rocr_are_counted_anew(lumi, rocr, names, value, changed):
-    env = {"ROCR_VISIBLE_DEVICES": rocr, **{f"{name}_VISIBLE_DEVICES": value for name in names}}
-    devices = choose_devices(env, lumi, 0, 1)
-    assert devices.changes == {f"{name}_VISIBLE_DEVICES": changed for name in names}
-    assert devices.count == len(changed.split(","))
-    (warning,) = map(str, devices.warnings)
-    assert f"ROCR_VISIBLE_DEVICES={rocr}" in warning
-    assert f"{names[0]}_VISIBLE_DEVICES={value} is set to {changed}" in warning
+    node_trees.hide_amd_gpu(tmp_path, 4, 3)
+    devices = choose_devices({}, root, 0, 4)
+    assert (devices.vendor, devices.count, devices.index) == (None, 0, None)
+    assert devices.changes == devices.narrowed() == {}
 
 
 @pytest.mark.parametrize("visible", ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
@@ -281,5 +266,6 @@ def test_a_rank_can_be_left_with_its_gpu_alone(request, node, env, narrowed):
     assert devices.narrowed() == narrowed
     after = choose_devices({**env, **devices.changes, **devices.narrowed()}, root, 1, 2)
     assert (after.count, after.index) == (1, 0)
+    assert device(after).startswith(f"device 0 of 1 {after.vendor} (")
     if not env.get("SLURM_STEP_GPUS"):
         assert own(root, after) == own(root, devices)
