@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
 from pytorch_launch import claim
@@ -26,22 +26,13 @@ sys.stdin.read()
 """
 
 
-@contextmanager
-def free_ports(count):
-    """Different ports that are free, and so are their names; the kernel gives them to no other process meanwhile."""
-    with ExitStack() as free:
-        sockets = [free.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # for servers beside it, socket(7)
-            each.bind(("127.0.0.1", 0))
-        yield [each.getsockname()[1] for each in sockets]
-
-
 @pytest.fixture
 def port():
-    """A port that is free, and so is its name."""
-    with free_ports(1) as (port,):
-        yield port
+    """A port that is free, and so is its name; the kernel gives it to no other process meanwhile."""
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # for servers beside it, socket(7)
+        free.bind(("127.0.0.1", 0))
+        yield free.getsockname()[1]
 
 
 @pytest.fixture
@@ -161,64 +152,23 @@ def test_a_name_with_two_labels_belongs_to_no_launch(port):
         name.close()
 
 
-RACE = """
-import os, socket, time
-job, port = os.environ["SLURM_JOB_ID"], int(os.environ["MASTER_PORT"])
-if os.environ["RANK"] == "0":
-    with socket.create_server(("127.0.0.1", port)) as server:
-        server.settimeout(300)
-        other = server.accept()[0]
-else:
-    end = time.monotonic() + 300
-    while True:
-        try:
-            other = socket.create_connection(("127.0.0.1", port))
-            break
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.01)
-other.settimeout(300)
-other.sendall(job.encode())
-print(job, other.recv(9).decode())
-"""
-
-
-def wait_for_ends(processes, count):
-    """Return when `count` of the processes have ended."""
-    end = time.monotonic() + 300
-    while sum(process.poll() is not None for process in processes) < count and time.monotonic() < end:
-        time.sleep(0.01)
-
-
-def test_ranks_of_two_launches_that_start_together_never_meet(runscripts, tmp_path):
-    """As torch's: rank 0 binds the port after a while, the other connects as soon as it can."""
-    (tmp_path / "race.py").write_text(RACE)
-
-    def start(port, job, rank):
+def test_a_rank_keeps_the_port_from_another_launch_while_its_python_runs(runscripts, tmp_path, port):
+    def start(job, rank):
         env = variables(
             f"SLURM_JOB_ID={job} SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost SLURM_STEP_NUM_TASKS=2 SLURM_NODEID=0 "
             f"SLURM_STEP_TASKS_PER_NODE=2 SLURM_PROCID={rank} SLURM_LOCALID={rank} MASTER_PORT={port} TMPDIR={tmp_path}"
         )
-        command = [str(runscripts / "conda-python-distributed"), "race.py"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, env={"PATH": os.environ["PATH"], **env}, cwd=tmp_path, text=True, **pipes)
+        command = [runscripts / "conda-python-distributed", "-c", "print('runs', flush=True); input()"]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return subprocess.Popen(command, env={"PATH": os.environ["PATH"], **env}, text=True, **pipes)
 
-    # the other rank of the launch without the port ends seconds later: meanwhile, the next round begins
-    rounds = []
-    with free_ports(6) as ports:
-        for port in ports:
-            rounds.append((port, [start(port, job, rank) for rank in (0, 1) for job in (90000, 90001)]))
-            wait_for_ends(rounds[-1][1], 3)
-        ended = [(port, [rank.communicate(timeout=300) for rank in ranks]) for port, ranks in rounds]
-    for port, outputs in ended:
-        met = [stdout.split() for stdout, _ in outputs if stdout]
-        assert len(met) == 2 and len({job for pair in met for job in pair}) == 1, outputs
-        errors = [stderr for stdout, stderr in outputs if not stdout]
-        assert all(
-            f"port {port} on localhost, the rendezvous of Slurm step 9000" in error and ".0, is in use by 9000" in error
-            for error in errors
-        ), errors
+    own = [start(90000, 0), start(90000, 1)]
+    assert [rank.stdout.readline() for rank in own] == ["runs\n"] * 2
+    fault = f"port {port} on localhost, the rendezvous of Slurm step 90001.0, is in use by 90000.0 (process "
+    for rank in (0, 1):
+        other = start(90001, rank)
+        assert fault in other.communicate(timeout=300)[1] and other.returncode == 2
+    assert [rank.communicate("\n", timeout=300) for rank in own] == [("", "")] * 2
 
 
 def test_pythons_standard_streams_are_none_of_the_claims(runscripts, port):
@@ -230,11 +180,11 @@ def test_pythons_standard_streams_are_none_of_the_claims(runscripts, port):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.parametrize("pairs", [20, pytest.param(500, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_of_500_pairs_of_launches_that_start_together_one_of_each_gets_the_port(ranks, runscripts):
+def test_of_two_launches_that_start_together_one_gets_the_port(ranks, pairs):
     """Every rank claims at the same moment; those of one launch agree."""
-    for number in range(500):
+    for number in range(pairs):
         source, sink = os.pipe()
         hold, release = os.pipe()
         start, children, port = time.time() + 0.01, [], 20000 + number % 9000
