@@ -10,7 +10,7 @@ from pytorch_launch.launchers import discover
 from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, STEPS, check_address, free_port, identify, step_number
 from pytorch_launch.topology import Node
 from pytorch_launch.world import RendezvousError, WorldError
-from variables import RANK_0, variables
+from variables import MPIRUN, RANK_0, variables
 
 EPHEMERAL = range(32768, 61000)
 SPECIAL_STEPS = range(4294967290, 4294967296)
@@ -34,13 +34,10 @@ def check_free(place, source):
     hold_port(place, SimpleNamespace(source=source, rank=0), f"test.{place['MASTER_PORT']}")
 
 
-def test_every_rank_computes_the_same_place(step):
-    places = []
-    for rank in range(4):
-        step.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank % 2), SLURM_NODEID=str(rank // 2))
-        step["SLURMD_NODENAME"] = f"nid00100{2 + rank // 2}"
-        places.append(choose_rendezvous({}, discover(step, "vm"), started_by(None)))
-    assert places == [{"MASTER_ADDR": "nid001002", "MASTER_PORT": "10427"}] * 4
+@pytest.fixture
+def mpirun():
+    """The variables of rank 3 of a launch by mpirun."""
+    return dict(MPIRUN)
 
 
 def test_steps_of_neighbouring_jobs_never_share_a_port():
@@ -160,15 +157,6 @@ def test_rank_0_elsewhere_than_on_the_first_host_is_an_error(step):
     with pytest.raises(RendezvousError, match="rank 0 runs on nid001003.*nid001002"):
         choose_rendezvous({}, world, started_by(1))
     assert choose_rendezvous({"MASTER_ADDR": "nid001003"}, world, started_by(1))["MASTER_ADDR"] == "nid001003"
-
-
-@pytest.fixture
-def mpirun():
-    """Rank 3 of `mpirun -np 4 --map-by ppr:2:node` in job 7, Open MPI 4.1."""
-    return variables(
-        "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
-        "PMIX_NAMESPACE=1997275137 SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001002]"
-    )
 
 
 def test_two_launches_of_mpirun_in_one_job_do_not_meet(mpirun):

@@ -4,7 +4,7 @@ import pytest
 from apinfo_files import apinfo_file
 from pytorch_launch.launchers import MORE_CORES, ONE_PER_NODE, discover, launcher_option
 from pytorch_launch.world import WorldError
-from variables import BATCH_SCRIPT, STEP, variables
+from variables import BATCH_SCRIPT, MPIRUN, STEP, variables
 
 ENVIRONMENTS = {
     "step": STEP,
@@ -14,14 +14,7 @@ ENVIRONMENTS = {
         "TORCHELASTIC_RUN_ID=none RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=node7 "
         "MASTER_PORT=40001"
     ),
-    # rank 3 of four on two nodes, as seen with Open MPI 4.1.4 (Debian 12, in job 7 of a testbed): the remote daemon is
-    # a step of its own, and its ranks inherit that step
-    "mpi": variables(
-        "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
-        "OMPI_COMM_WORLD_NODE_RANK=1 PMIX_NAMESPACE=1997275137 SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001002] "
-        "SLURMD_NODENAME=nid001002 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=nid001002 SLURM_STEP_NUM_TASKS=1 "
-        "SLURM_STEP_TASKS_PER_NODE=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_CPUS_ON_NODE=8"
-    ),
+    "mpi": MPIRUN,
     # the same with MPICH 4.0.2's mpiexec.hydra; the node's name is that of the first node
     "hydra": variables(
         "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 SLURM_JOB_ID=7 "
