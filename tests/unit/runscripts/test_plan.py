@@ -10,7 +10,7 @@ from pytorch_launch.launchers import discover
 from pytorch_launch.plan import AGENT_THREADS, compute_variables, conditional, make_plan, openmp_warnings
 from pytorch_launch.rendezvous import choose_rendezvous
 from pytorch_launch.topology import Node
-from variables import variables
+from variables import BATCH_SCRIPT, STEP, variables
 
 CPUS = {*range(8)}
 
@@ -101,33 +101,26 @@ def test_a_worker_of_torchrun_keeps_torchruns_world_and_the_users_threads(env, c
     assert decide({**TORCHRUN, **env}) == changes
 
 
-@pytest.fixture
-def module(step):
-    """A step in which a module has set what depends on the world."""
-    return {**step, "PYTORCH_MULTI_NODE_NCCL_NET": "AWS Libfabric", "PYTORCH_DISTRIBUTED_RES_OPTIONS": "timeout:1"}
+SETTINGS = "PYTORCH_MULTI_NODE_NCCL_NET=OFI PYTORCH_ONE_NODE_NCCL_NET=Socket PYTORCH_DISTRIBUTED_RES_OPTIONS=timeout:1"
+ON_ONE_NODE = "SLURM_STEP_NODELIST=nid001003 SLURM_STEP_TASKS_PER_NODE=4 SLURM_NODEID=0 SLURM_LOCALID=3"
+ALONE = "SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_PROCID=0 SLURM_LOCALID=0"
 
 
-def test_what_a_module_wants_on_several_nodes_is_set_there_alone(module):
-    assert conditional(module, discover(module, "vm")) == {"NCCL_NET": "AWS Libfabric", "RES_OPTIONS": "timeout:1"}
-    for size, rank, wanted in ((2, 1, {"RES_OPTIONS": "timeout:1"}), (1, 0, {})):
-        text = "SLURM_STEP_NUM_TASKS={0} SLURM_NTASKS={0} SLURM_STEP_TASKS_PER_NODE={0} SLURM_NODEID=0 SLURM_PROCID={1}"
-        one_node = variables(f"{text.format(size, rank)} SLURM_LOCALID={rank} SLURM_STEP_NODELIST=nid001003")
-        assert conditional({**module, **one_node}, discover({**module, **one_node}, "vm")) == wanted
-
-
-def test_what_a_module_wants_on_one_node_is_set_there_alone(step, batch_script):
-    wanted = {"PYTORCH_MULTI_NODE_NCCL_NET": "OFI", "PYTORCH_ONE_NODE_NCCL_NET": "Socket"}
-    on_one_node = variables("SLURM_STEP_NODELIST=nid001003 SLURM_STEP_TASKS_PER_NODE=4 SLURM_NODEID=0 SLURM_LOCALID=3")
-    for env, value in (
-        ({**wanted, **step}, "OFI"),
-        ({**wanted, **step, **on_one_node}, "Socket"),
-        (wanted, "Socket"),
-        *(({**wanted, "NCCL_NET": own}, None) for own in ("IB", "")),
-    ):
-        assert conditional(env, discover(env, "vm")).get("NCCL_NET") == value
-    # a batch script in an allocation of several nodes may start srun
-    batch_script.update(wanted, SLURM_JOB_NUM_NODES="3")
-    assert conditional(batch_script, discover(batch_script, "vm")) == {}
+@pytest.mark.parametrize(
+    ("base", "changes", "wanted"),
+    [
+        (STEP, "", "NCCL_NET=OFI RES_OPTIONS=timeout:1"),
+        (STEP, ON_ONE_NODE, "NCCL_NET=Socket RES_OPTIONS=timeout:1"),
+        (STEP, f"{ON_ONE_NODE} {ALONE}", "NCCL_NET=Socket"),
+        ({}, "", "NCCL_NET=Socket"),
+        *(({}, f"NCCL_NET={own}", "") for own in ("IB", "")),
+        # a batch script in an allocation of several nodes may start srun
+        (BATCH_SCRIPT, "SLURM_JOB_NUM_NODES=3", ""),
+    ],
+)
+def test_what_a_module_wants_on_one_or_several_nodes_or_in_a_world_is_set_there_alone(base, changes, wanted):
+    env = {**base, **variables(f"{SETTINGS} {changes}")}
+    assert conditional(env, discover(env, "vm")) == variables(wanted)
 
 
 @pytest.mark.parametrize("name", ["A;touch x;B", "A B", "1A", "Ä", "A=", ""])

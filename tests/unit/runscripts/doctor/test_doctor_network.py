@@ -4,24 +4,11 @@ import pytest
 from programs import program
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import network
-from pytorch_doctor.checks.network import find_chosen
 
 IN_A_JOB = {"SLURM_JOB_ID": "7"}
 NCCL, GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
 HERE = "matches no interface: here are eth0 hsn0 hsn1 lo"
 LOGIN = "login"  # a directory with the commands of Slurm
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "chosen"),
-    [
-        *((NCCL, "hsn", ["hsn0", "hsn1"]), (NCCL, "eth,hsn0", ["eth0", "hsn0"]), (NCCL, "=hsn", [])),
-        *((NCCL, "=hsn1,lo", ["hsn1", "lo"]), (NCCL, "^hsn", ["eth0", "lo"]), (NCCL, "^=hsn0,lo", ["eth0", "hsn1"])),
-        *((NCCL, "ib", []), (GLOO, "eth0,lo", ["eth0", "lo"]), (GLOO, "eth", []), (GLOO, "eth0,ib0", [])),
-    ],
-)
-def test_interfaces_are_chosen_as_nccl_and_gloo_choose_them(variable, value, chosen):
-    assert find_chosen(variable, value, ["eth0", "hsn0", "hsn1", "lo"]) == chosen
 
 
 #: Files of a node with two interfaces of the fabric, one of which is down; with two cards of Slingshot; of InfiniBand.
@@ -43,7 +30,11 @@ INTERFACES = [
     ({NCCL: "hsn0", GLOO: "eth0"}, OK, f"{GLOO}=eth0, {NCCL}=hsn0", ""),
     ({}, NOT_APPLICABLE, "none is set; torch uses the first one that is up", ""),
     *(({name: "ib0", **IN_A_JOB}, FAIL, f"{name}=ib0 {HERE}", f"export {name}=") for name in (NCCL, GLOO)),
+    # NCCL compares beginnings, or names after "=", gloo names
     ({NCCL: "hsn"}, WARN, "NCCL_SOCKET_IFNAME=hsn: hsn1 is down", ""),
+    *(({NCCL: names}, WARN, f"{names}: hsn1 is down", "") for names in ("eth,hsn1", "=hsn1,lo", "^=eth0,hsn0,lo")),
+    ({NCCL: "^=eth,hsn0,lo"}, OK, f"{NCCL}=^=eth,hsn0,lo", ""),
+    *((env | IN_A_JOB, FAIL, HERE, "") for env in ({NCCL: "=hsn"}, {GLOO: "eth"}, {GLOO: "eth0,ib0"})),
     # of the interfaces that a list leaves over, one may be down
     ({NCCL: "^lo,docker"}, OK, f"{NCCL}=^lo,docker", ""),
     ({NCCL: "^lo,eth,hsn0"}, WARN, "NCCL_SOCKET_IFNAME=^lo,eth,hsn0: hsn1 is down", ""),
