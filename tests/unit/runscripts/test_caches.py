@@ -104,30 +104,25 @@ def test_a_directory_that_another_jobs_epilog_removes_is_made_again(tmp_path, mo
     assert_private(usual(tmp_path))
 
 
-def test_a_cache_that_the_user_placed_stays_and_gets_no_directory(tmp_path):
-    env = {"TMPDIR": str(tmp_path), "TRITON_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": ""}
-    _, variables, _ = place(env, UID, KEY, create=True)
-    assert "TRITON_CACHE_DIR" not in variables
-    assert "CUDA_CACHE_PATH" in variables
-    assert not (usual(tmp_path) / "triton").exists()
-    assert (usual(tmp_path) / "cuda").is_dir()
+ALL = dict.fromkeys(SUBDIRECTORIES, "/mine")
+#: Those of a launch whose rank submitted this job: of another job, and another user may have made them here first.
+OTHERS = {name: f"/local/pytorch-{UID}-x1/6-nid1/{sub}" for name, sub in SUBDIRECTORIES.items()}
 
 
-def test_caches_of_a_launch_whose_rank_submitted_this_job_are_not_the_users(tmp_path):
-    """They are of another job, and another user may have made them on this node first."""
-    others = {name: f"/local/pytorch-{UID}-x1/6-nid1/{sub}" for name, sub in SUBDIRECTORIES.items()}
-    env = {"TMPDIR": str(tmp_path), **others, "TRITON_CACHE_DIR": f"/local/pytorch-{UID}/6-nid1/mine"}
-    _, variables, _ = place(env, UID, KEY, create=False)
-    assert variables == {
-        name: f"{usual(tmp_path)}/{sub}" for name, sub in SUBDIRECTORIES.items() if name != "TRITON_CACHE_DIR"
-    }
-
-
-def test_where_the_user_placed_all_caches_nothing_is_created_or_said(tmp_path):
-    env = dict.fromkeys(SUBDIRECTORIES, "/mine")
-    env["TMPDIR"] = "/does/not/exist"
-    assert place(env, UID, KEY, create=True, default=str(tmp_path)) == (None, {}, [])
-    assert everything_in(tmp_path) == []
+@pytest.mark.parametrize(
+    ("env", "kept"),
+    [
+        ({"TRITON_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": ""}, {"TRITON_CACHE_DIR"}),
+        ({**OTHERS, "TRITON_CACHE_DIR": f"/local/pytorch-{UID}/6-nid1/mine"}, {"TRITON_CACHE_DIR"}),
+        (ALL, set(ALL)),
+    ],
+)
+def test_a_cache_that_the_user_placed_stays_and_gets_no_directory(tmp_path, env, kept):
+    tmpdir = str(tmp_path) if kept != set(ALL) else "/does/not/exist"  # nothing is said of it
+    _, variables, warnings = place({**env, "TMPDIR": tmpdir}, UID, KEY, create=True, default=str(tmp_path))
+    placed = {name: sub for name, sub in SUBDIRECTORIES.items() if name not in kept}
+    assert (variables, warnings) == ({name: f"{usual(tmp_path)}/{sub}" for name, sub in placed.items()}, [])
+    assert {path.name for path in tmp_path.glob("*/*/*")} == set(placed.values())
 
 
 REASONS = {"absent": "No such file or directory", "file": "not a directory", "open": "sticky bit"}

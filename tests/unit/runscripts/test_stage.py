@@ -24,42 +24,33 @@ SHA = "0123456789abcdef" * 4
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
 
 
-@pytest.fixture
-def root(tmp_path):
-    """An installation with a packed file of 5 bytes and its record, and a site's copy of its image."""
-    for directory in ("provenance", "site"):
-        (tmp_path / directory).mkdir()
-    for kind, name, size in (("packed", "venv.squashfs", 5), ("image", "site/x.sif", 3)):
-        (tmp_path / name).write_bytes(bytes(size))
-        (tmp_path / "provenance" / f"{kind}.json").write_text(json.dumps({"sha256": SHA, "size": size}))
-    return tmp_path
+RECORD = {"sha256": SHA, "size": 5}
+PACKED, IMAGE = {"PYTORCH_PACKED": "copy"}, {"SIFPYTORCH": "{root}/site/x.sif"}
 
 
 @pytest.mark.parametrize(
-    ("variables", "file", "named"),
+    ("size", "record", "env", "expected"),
     [
-        ({"PYTORCH_PACKED": "copy"}, "venv.squashfs", ["PYTORCH_PACKED"]),  # wherever the variable leads
-        ({"SIFPYTORCH": "site/x.sif"}, "site/x.sif", ["SIF", "SIFPYTORCH"]),  # the installed image is gone
-    ],
-)
-def test_the_file_of_the_module_is_staged(root, variables, file, named):
-    env = {"CONTAINERROOT": str(root), **{name: f"{root}/{value}" for name, value in variables.items()}}
-    assert loaded(env) == ({str(root / file): SHA}, named)
-
-
-@pytest.mark.parametrize(
-    ("size", "record", "env", "error"),
-    [
-        (3, {"sha256": SHA, "size": 5}, {"PYTORCH_PACKED": "x"}, "has not the size that its installation recorded"),
-        (5, {}, {"PYTORCH_PACKED": "x"}, "cannot read .*packed.json"),
+        (5, RECORD, PACKED, ("venv.squashfs", ["PYTORCH_PACKED"])),  # wherever the variable leads
+        (5, RECORD, IMAGE, ("site/x.sif", ["SIF", "SIFPYTORCH"])),  # the installed image is gone
+        *((3, RECORD, env, "has not the size that its installation recorded") for env in (PACKED, IMAGE)),
+        (5, {}, PACKED, "cannot read .*packed.json"),
         (5, {}, {}, "no image or packed venv to stage"),
     ],
 )
-def test_a_file_of_another_size_or_without_a_record_is_not_staged(root, size, record, env, error):
-    (root / "venv.squashfs").write_bytes(bytes(size))
-    (root / "provenance" / "packed.json").write_text(json.dumps(record))
-    with pytest.raises(StageError, match=error):
-        loaded({"CONTAINERROOT": str(root), **env})
+def test_the_file_of_the_module_is_staged_if_it_has_the_recorded_size(tmp_path, size, record, env, expected):
+    for directory in ("provenance", "site"):
+        (tmp_path / directory).mkdir()
+    for kind, name in (("packed", "venv.squashfs"), ("image", "site/x.sif")):
+        (tmp_path / name).write_bytes(bytes(size))
+        (tmp_path / "provenance" / f"{kind}.json").write_text(json.dumps(record))
+    env = {"CONTAINERROOT": str(tmp_path), **{name: value.format(root=tmp_path) for name, value in env.items()}}
+    if isinstance(expected, str):
+        with pytest.raises(StageError, match=expected):
+            loaded(env)
+    else:
+        file, named = expected
+        assert loaded(env) == ({str(tmp_path / file): SHA}, named)
 
 
 @pytest.fixture
