@@ -98,31 +98,13 @@ def module(home):
     return {"CONTAINERROOT": root, "EBROOTPYTORCH": root, "PATH": f"{root}/venv/bin:/usr/bin:/bin"}
 
 
-@pytest.fixture
-def on_top(home):
-    """An environment that sees this Python's packages, with a torch beside them, and a package of its own."""
+def test_its_packages_are_listed(run_unchecked, module, home):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "v"], check=True, timeout=300)
     (packages,) = (home / "v" / "lib").glob("python3.*/site-packages")
-    (packages / "torch" / "distributed").mkdir(parents=True)
-    for file in ("__init__.py", "distributed/__init__.py"):
-        (packages / "torch" / file).write_text("")
-    (packages / "torch" / "distributed" / "run.py").write_text("import sys; print(sys.prefix, sys.argv[1:])\n")
-    return home / "v"
-
-
-def test_the_activation_of_the_module_does_not_hide_it(run_unchecked, either, module, on_top, home):
-    (home / "activate").write_text(f"export PATH={home}/module/venv/bin:$PATH VIRTUAL_ENV=")
-    active = {"PATH": f"{on_top}/bin:{module['PATH']}", "VIRTUAL_ENV": str(on_top)}
-    env = {**module, **active, "WITH_VENV": f"source {home}/activate"}
-    done = run_unchecked(either, "-c", "import os, sys; print(sys.prefix, os.environ['VIRTUAL_ENV'])", env=env)
-    assert done.stdout == f"{on_top} {on_top}\n"
-
-
-def test_its_packages_are_listed(run_unchecked, module, on_top):
-    info = next(on_top.glob("lib/python3.*/site-packages")) / "mine-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    done = run_unchecked("list-packages", env={**module, "PATH": f"{on_top}/bin:{module['PATH']}"})
+    for name in ("torch", "mine-1.0.dist-info"):
+        (packages / name).mkdir()
+    (packages / "mine-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    done = run_unchecked("list-packages", env={**module, "PATH": f"{home}/v/bin:{module['PATH']}"})
     assert done.stdout.split()[3:] == ["mine", "1.0", "environment"]
 
 

@@ -69,14 +69,24 @@ def test_the_worlds_that_a_plain_torchrun_starts_on_each_node_are_separate(proc)
 # py-spy
 
 
-def test_the_main_thread_of_a_rank_comes_first(py_spy, monkeypatch):
-    program = py_spy('echo "$threads"')
-    threads = read_stacks(os.getpid(), {}, 120)
-    assert threads[0] == {"name": "MainThread", "frames": [["f", "/t.py", 3]]}
-    assert threads[1] == {"name": "pin", "frames": [["f", "/t.py", 9]]}
+def test_the_main_thread_of_a_rank_comes_first_and_the_processes_that_it_started_last(proc, py_spy, monkeypatch):
+    proc(os.getpid(), **RANK)
+    root = proc(4194303, parent=os.getpid(), **RANK)
+    program = py_spy("""[ "$4" = 4194303 ] && echo "${threads//t.py/data.py}" || echo "$threads" """)
+    answer = read_node("vm", {"SLURMD_NODENAME": "nid0001"}, MINE, 120, "7", "0", root=root)
+    (rank,) = answer["ranks"]
+    assert (answer["node"], rank["rank"], rank["fault"]) == ("nid0001", 3, None)
+    assert [(thread["name"], thread["frames"]) for thread in rank["threads"]] == [
+        ("MainThread", [["f", "/t.py", 3]]),
+        ("pin", [["f", "/t.py", 9]]),
+        ("of process 4194303", [["f", "/data.py", 9]]),
+    ]
     # py-spy of the rank is used, too
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert read_stacks(os.getpid(), {"PATH": f"relative:{program.parent}"}, 120)
+    py_spy("exit 1")
+    (rank,) = read_node("nid0001", {}, MINE, 120, root=root)["ranks"]
+    assert rank["fault"] == "py-spy: py-spy failed without a message"
 
 
 def test_without_py_spy_a_sentence_has_what_to_install(monkeypatch, tmp_path):
@@ -115,23 +125,3 @@ def test_a_process_that_does_not_answer_is_given_up_and_another_failure_has_py_s
     py_spy(code)
     with pytest.raises(SpyError, match=message):
         read_stacks(os.getpid(), {}, seconds)
-
-
-def test_processes_that_a_rank_started_are_among_its_threads(proc, py_spy):
-    proc(os.getpid(), **RANK)
-    root = proc(4194303, parent=os.getpid(), **RANK)
-    py_spy("""[ "$4" = 4194303 ] && echo "${threads//t.py/data.py}" || echo "$threads" """)
-    (rank,) = read_node("nid0001", {}, MINE, 120, root=root)["ranks"]
-    assert [thread["name"] for thread in rank["threads"]] == ["MainThread", "pin", "of process 4194303"]
-    assert rank["threads"][2]["frames"][0][1] == "/data.py"
-
-
-def test_a_node_reports_stacks_and_faults(proc, py_spy, monkeypatch):
-    root = proc(os.getpid(), **RANK)
-    py_spy('echo "$threads"')
-    answer = read_node("vm", {"SLURMD_NODENAME": "nid0001"}, MINE, 10, "7", "0", root=root)
-    assert (answer["node"], [rank["rank"] for rank in answer["ranks"]]) == ("nid0001", [3])
-    assert answer["ranks"][0]["threads"][0]["frames"] == [["f", "/t.py", 3]]
-    py_spy("exit 1")
-    (rank,) = read_node("nid0001", {}, MINE, 120, root=root)["ranks"]
-    assert rank["fault"] == "py-spy: py-spy failed without a message"
