@@ -157,16 +157,18 @@ def _interpreter_fault(prefix, config, image, where):
 
 def _torch_of(prefix, config):
     """The directory from which an environment imports torch, None if it has none."""
-    if config is None:
-        places = [f"{prefix}/lib/{name}/site-packages" for name in sorted(names(f"{prefix}/lib")) if "python3" in name]
-    else:
-        python, places = config["python"], [f"{prefix}/lib/{config['python']}/site-packages"]
-        if config.get("include-system-site-packages") == "true":
-            for directory in (config["home"], _real(_interpreter(config)).rpartition("/")[0]):
-                base = directory.rpartition("/")[0]
-                # the last two are Debian's, of pip and of apt
-                places += [f"{base}/lib/{python}/site-packages", f"{base}/local/lib/{python}/dist-packages"]
-                places.append(f"{base}/lib/python3/dist-packages")
+    bases, python = [prefix], config["python"] if config else "python3"
+    if config and config.get("include-system-site-packages") == "true":
+        homes = (config["home"], _real(_interpreter(config)).rpartition("/")[0])
+        bases += [home.rpartition("/")[0] + local for home in homes for local in ("/local", "")]
+    libraries = [f"{base}/{lib}" for base in bases for lib in ("lib", "lib64")]
+    places = [  # Debian's are /usr/local/lib/python3.13/dist-packages of pip, and /usr/lib/python3/dist-packages of apt
+        f"{library}/{name}/{packages}"
+        for library in libraries
+        for name in sorted(names(library))
+        if name.startswith(python) or name == "python3"
+        for packages in ("site-packages", "dist-packages")
+    ]
     return next(filter(None, map(_torch_in, places)), None)
 
 

@@ -9,8 +9,9 @@ frees the name with the last copy of it. Nothing waits and nothing is sent: the 
 
 Names, below `pytorch-launch/<port>/`:
 
-    <number>                                of the first rank of a launch on this node, and of rank 0
-    of/<inode>/<launch>/<namespace>/<pid>   the holder of the socket with this inode; bound before that socket
+    <number>                                       of the first rank of a launch on this node, and of rank 0
+    of/<inode>/<launch>/<rank>/<namespace>/<pid>   the holder of the socket with this inode; bound before that socket.
+                                                   <rank> is 0, or `-` for another one
 
 A process that the holder left behind may have inherited the descriptor: after the holder's own process has ended, the
 next launch binds the next number.
@@ -41,7 +42,7 @@ def hold_port(place, world, launch):
     holder = take_claim(port, own, is_rank_0=is_first) if own else None
     if holder is not None:
         name, pid = holder
-        user = "another launch" if name.startswith("-") else name
+        user = "another launch" if name.startswith("-") else "another rank 0 of this launch" if name == own else name
         user += f" (process {pid})" if pid else ""
     elif is_first and not is_free(port):
         user = "another program, or by one that started this"
@@ -55,19 +56,20 @@ def take_claim(port, launch, *, is_rank_0):
     """Claim `port` for `launch` on this node; return None, or the launch and the process that have it already.
 
     All ranks of a launch on the node of rank 0 have the same `launch`. The first of them claims for all, and rank 0 in
-    any case, as the first may end before it. The descriptors stay open across exec.
+    any case, as the first may end before it. Two processes with rank 0, such as of a task that starts two programs, are
+    two launches. The descriptors stay open across exec.
     """
     for number in range(NUMBERS):
-        is_bound = _bind(f"{NAME}/{port}", number, launch)
+        is_bound = _bind(f"{NAME}/{port}", number, f"{launch}/{'0' if is_rank_0 else '-'}")
         holders = _holders(f"{NAME}/{port}")
         if holders is None:  # /proc is hidden
             return None
-        others = [holder for holder in holders.values() if holder[0] != launch]
+        others = [holder for holder in holders if holder[0] != launch or (is_rank_0 and holder[1] == "0")]
         if others:  # a rank that runs the command again, as a supervisor does, is no other launch
-            above = {pid for pid, _ in ancestors()}
-            others = [holder for holder in others if holder[1] not in above]
+            own = {str(os.getpid()), *(pid for pid, _ in ancestors())}
+            others = [holder for holder in others if holder[2] not in own]
         if is_bound or others or (holders and not is_rank_0):
-            return others[0] if others else None
+            return others[0][::2] if others else None
     return "another program", ""  # names without a label are not of this package
 
 
@@ -99,7 +101,7 @@ def is_free(port):
     return True
 
 
-def _bind(place, number, launch):
+def _bind(place, number, launch_and_rank):
     """Bind name `number` of `place` for the life of this process and of its Python; false if it is taken."""
     sockets = []
     try:
@@ -107,7 +109,7 @@ def _bind(place, number, launch):
             sockets.append(_socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM))
         main, label = sockets
         inode = os.fstat(main.fileno()).st_ino
-        label.bind(f"\0{place}/of/{inode}/{launch}/{_process_namespace()}/{os.getpid()}")
+        label.bind(f"\0{place}/of/{inode}/{launch_and_rank}/{_process_namespace()}/{os.getpid()}")
         main.bind(f"\0{place}/{number}")
     except OSError as error:
         for end in sockets:
@@ -126,25 +128,25 @@ def _bind(place, number, launch):
 
 
 def _holders(place):
-    """The launch of each claim on `place` and its process, if it has a number here; None if /proc is hidden.
+    """Launch, rank and process, if it has a number here, of each claim on `place`; None if /proc is hidden.
 
     A claim ends with its process, also if a child of that one has the descriptor.
     """
     text = read("/proc/net/unix")
     if text is None:
         return None
-    names, labels, start = {}, {}, f"@{place}/"
+    names, labels, start = [], {}, f"@{place}/"
     for line in text.splitlines():
         fields = line.split() if start in line else ()  # Num RefCount Protocol Flags Type St Inode Path
         words = fields[7][len(start) :].split("/") if len(fields) == 8 and fields[7].startswith(start) else ()
         if len(words) == 1:
-            names[fields[6]] = words[0]
-        elif len(words) == 5 and words[0] == "of":
+            names.append(fields[6])
+        elif len(words) == 6 and words[0] == "of":
             labels.setdefault(words[1], []).append(words[2:])
     # any process can bind a name, so two labels for one socket do not count
-    claims = ((number, *labels[inode][0]) for inode, number in names.items() if len(labels.get(inode, ())) == 1)
+    claims = (labels[inode][0] for inode in names if len(labels.get(inode, ())) == 1)
     running, here = (claim for claim in claims if not _has_ended(*claim[2:])), _process_namespace()
-    return {number: (launch, pid if space == here else "") for number, launch, space, pid in running}
+    return [(launch, rank, pid if space == here else "") for launch, rank, space, pid in running]
 
 
 def _has_ended(namespace, pid):

@@ -91,13 +91,13 @@ def run_distributed(program, arguments, env):
     try:
         plan = plan_dumps(make_plan(env, virtual="--virtual-local-rank" in options))
         script = script_path(arguments)
-        if script == "-" and not is_dry and gets_no_input(plan.world):
+        if script in STDIN and not is_dry and gets_no_input(plan.world):
             raise LaunchError(
                 f"standard input of rank {plan.world.rank} is empty: the launcher passes it to rank 0 only",
                 "start a script from its file, or a module with -m",
                 rank=plan.world.rank - 1,  # rank 1 reports it
             )
-        if script not in (None, "-") and not exists(script):
+        if script not in (None, *STDIN) and not exists(script):
             raise LaunchError(*missing(script, env), rank=plan.world.local_rank)
         if is_dry:
             report(program, plan)
@@ -112,6 +112,8 @@ def run_distributed(program, arguments, env):
 
 # Options of python(1) without a script after them: code, a module, or a text that Python prints.
 NO_SCRIPT = ("c", "m", "h", "V", "?")
+#: Names of standard input.
+STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 # Options with a value, attached or as the next argument.
 TAKES_VALUE = ("W", "X")
 

@@ -18,11 +18,16 @@ THIS_HOST = "127.0.0.1"
 # What names and addresses are made of, `%` before the interface of an address of IPv6.
 ADDRESS_CHARACTERS = NAME_CHARACTERS + ":%"
 
-# Names and addresses of a node for itself up to the first dot (hosts(5)), such as 127.0.0.1 and localhost.localdomain.
-LOOPBACKS = (
-    *("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
-    *("127", "0", "::1", "::", "::ffff:127"),
-)
+# Names and addresses of a node for itself up to the first dot (hosts(5)), such as 127.0.0.1 and localhost.localdomain,
+# and its interface; by the variables that may have them.
+LOOPBACKS = {
+    "MASTER_ADDR": (
+        *("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
+        *("127", "0", "::1", "::", "::ffff:127"),
+    ),
+    "GLOO_SOCKET_IFNAME": ("lo",),
+    "NCCL_SOCKET_IFNAME": ("lo", "=lo"),
+}
 
 
 def choose_rendezvous(env, world, node):
@@ -48,22 +53,28 @@ def check_address(env, world, root):
 
     Other names and addresses are taken, as sites have aliases. Raises RendezvousError for what cannot work.
     """
+    for name in LOOPBACKS if world.spans_nodes else ():
+        if env.get(name, "").lower().partition(".")[0] in LOOPBACKS[name]:
+            fault = f"{name}={env[name]} is on each node another host, and the ranks are on several nodes"
+            raise RendezvousError(fault, f"unset {name}, or export what all nodes can reach", rank=world.rank)
     address = env.get("MASTER_ADDR")
     if not address:
         return []
-    exported = f"MASTER_ADDR={address}"
+    exported, is_here = f"MASTER_ADDR={address}", address.partition(".")[0] == world.node.partition(".")[0]
     if set(address) - set(ADDRESS_CHARACTERS) or address.count(":") == 1:
         fault, remedy = "is not one host's name or address", "export it without protocol, port, brackets and quotes"
         raise RendezvousError(f"{exported} {fault}", remedy, rank=world.rank)
-    if world.spans_nodes and address.lower().partition(".")[0] in LOOPBACKS:
-        fault, remedy = "is on each node another host, and the ranks are on several nodes", "export the node of rank 0"
-        raise RendezvousError(f"{exported} {fault}", f"unset MASTER_ADDR, or {remedy}", rank=world.rank)
+    # `export MASTER_ADDR=$(hostname)` in each task. The first rank of a node is not on that of rank 0, which has this
+    # name there, and reports nothing.
+    if is_here and world.rank > world.local_rank == 0 and world.first_host not in (None, world.node):
+        fault = f"{exported} is this node, but rank 0 runs on {world.first_host}"
+        raise RendezvousError(fault, "unset MASTER_ADDR, or export the same one for all ranks")
     if world.rank != 0:
         return []
     if exists(f"{root}/sys/class/net/{address}"):
         remedy = "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
         return [Problem(f"{exported} is the name of a network interface", remedy)]
-    if address.partition(".")[0] != world.node.partition(".")[0] and is_node_of_job(env, address):
+    if not is_here and is_node_of_job(env, address):
         fault = f"{exported} is another node of this job than {world.node}, where rank 0 runs"
         return [Problem(fault, "unset MASTER_ADDR")]
     return []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The world of a launch: this process among the ranks that were started with it; and the variables that describe it."""
 
-from pytorch_launch import MOST_DIGITS, LaunchError, Value, is_number, read
+from pytorch_launch import MOST_DIGITS, LaunchError, Value, ancestors, is_number, read
 from pytorch_launch.nodelist import hosts
 
 # --virtual-local-rank sets it, for launches inside that one, where LOCAL_RANK=0 contradicts nothing.
@@ -25,8 +25,10 @@ SOCKET_IFNAME = "PYTORCH_SOCKET_IFNAME"
 # In an allocation but outside a step, `get-master` needs the list of the job.
 NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST_HET_GROUP_0")
 
-# Set in a job of Slurm, of Flux (in a script too: flux-environment(7)), and of PBS.
-JOBS = ("SLURM_JOB_ID", "FLUX_URI", "PBS_JOBID")
+# Set in a job of Slurm, of Flux (in a script too: flux-environment(7)), of PBS, and of LSF; and the programs that start
+# its script where no variable has the number of this process. That of Flux has a number behind its name.
+JOBS = ("SLURM_JOB_ID", "FLUX_URI", "PBS_JOBID", "LSB_JOBID")
+DAEMONS = ("flux-broker", "pbs_mom", "sbatchd", "res")
 
 STRAY_EXPORT = "look for a stray export in the job script"
 
@@ -177,17 +179,35 @@ def check_exported(env, world, sources, reason):
         if env.get(name, value) not in ("", value):
             source = sources.get(name)
             because = f"{source}={env[source]}" if source else reason
-            raise WorldError(f"{name}={env[name]} is exported, but {because}", f"unset {name}")
+            remedy = f"unset {name}" + (
+                "" if sources else ", or, as a rank of another launcher, use conda-python-simple"
+            )
+            raise WorldError(f"{name}={env[name]} is exported, but {because}", remedy)
 
 
 def is_inherited(env, name):
-    """Whether this Slurm task had the variable `name` when it started, so that no launcher inside it set it.
+    """Whether the task or the script of this job had the variable `name` when it started, so no launcher in it set it.
 
-    None where that is not known: outside a task, and in a container that hides the process of the task.
+    None where that is not known: outside a job, and in a container that hides the process of the task or script. As the
+    next launch may have the same run id (torchrun's default is `none`), each worker's file for errors counts as well.
     """
-    pid = env.get("SLURM_TASK_PID")
-    variables = (read(f"/proc/{pid}/environ") or "").split("\0") if pid else []
-    return f"{name}={env[name]}" in variables if f"SLURM_TASK_PID={pid}" in variables else None
+    if not in_job(env):
+        return None
+    from pytorch_launch.topology import STARTERS  # which is for hardware
+
+    slurms = task = env.get("SLURM_TASK_PID")
+    child = "self"
+    for pid, program in ancestors():
+        if program in STARTERS:
+            return False
+        if program.rstrip("-0123456789") in DAEMONS:
+            task = task or child
+            break
+        child = pid
+    variables = (read(f"/proc/{task}/environ") or "").split("\0") if task else [""]
+    if variables == [""] or (slurms and f"SLURM_TASK_PID={slurms}" not in variables):
+        return None
+    return all(f"{each}={env[each]}" in variables for each in (name, "TORCHELASTIC_ERROR_FILE") if env.get(each))
 
 
 def check_step(env, world, sign):

@@ -68,12 +68,14 @@ def _is_of_another_step(env, name):
 
 
 # Beginnings and ends of variables with which launchers describe a rank: those of this package that come in part, and
-# MVAPICH's mpirun_rsh, IBM's jsrun, ALPS's aprun, PMIx's prun, horovodrun.
+# MVAPICH's mpirun_rsh, IBM's jsrun, ALPS's aprun, PMIx's prun, horovodrun, HTCondor, submitit's executor on one host.
 MARKS = (
     *("OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MPI_LOCAL", "PMI_", "PMIX_RANK", "PALS_", "FLUX_TASK_", "MV2_COMM_WORLD_"),
     *("JSM_NAMESPACE_", "ALPS_APP_PE", "HOROVOD_", "MPI_RANKID", "MPI_NRANKS", "MPIRUN_", "SMPI_"),
+    *("_CONDOR_", "SUBMITIT_LOCAL_"),
 )
-OF_RANK = ("RANK", "RANKS", "RANKID", "RANK_ID", "SIZE", "_PE", "LOCAL_ID", "PMI_ID")
+SIZES = ("SIZE", "NTASKS", "NPROCS")
+OF_RANK = (*SIZES, "RANK", "RANKS", "RANKID", "RANK_ID", "_PE", "LOCAL_ID", "PMI_ID", "PROCNO", "GLOBALID")
 # The numbers of the tasks of pbsdsh and of LSF's blaunch, and that of the first, which looks like the job's script.
 TASK_NUMBERS = {"PBS_NODENUM": "0", "PBS_TASKNUM": "1", "LSF_PM_TASKID": "1"}
 
@@ -88,16 +90,20 @@ def single(env, hostname, inherited=None):
     from pytorch_launch.launchers import slurm  # most launches need one launcher only
 
     check_cleaned(env)
-    sign = next((name for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID") if env.get(name, "0") != "0"), None)
+    alone = dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0")
+    if "SLURM_PROCID" not in env:
+        alone["SLURM_STEP_NUM_TASKS"] = "1"
+    sign = next((name for name, value in alone.items() if env.get(name, value) != value), None)
     if sign:
         raise WorldError(
-            f"{sign}={env[sign]} is a rank, but one of {', '.join(slurm.STEP_MARKS)} and SLURM_STEP_ID is missing",
+            f"{sign}={env[sign]} is of a step, but one of {', '.join(slurm.STEP_MARKS)} and SLURM_STEP_ID is missing",
             "pass Slurm's variables on (a container without --cleanenv)",
         )
     marks = sorted(name for name in env if _is_of_rank(name, env))
-    if {env[name] for name in marks if name.endswith("SIZE") and "LOCAL" not in name} == {"1"}:
+    if {env[name] for name in marks if name.endswith(SIZES) and "LOCAL_SIZE" not in name} == {"1"}:
         marks = []  # the only rank
-    inherited = inherited or next((name for name in marks if is_inherited(env, name)), None)
+    of_launch = (name for name in marks if name not in TASK_NUMBERS)
+    inherited = inherited or next((name for name in of_launch if is_inherited(env, name)), None)
     strays, left = (), slurm.step_of_others(env)
     if inherited:
         left = f"{inherited}={env[inherited]}"

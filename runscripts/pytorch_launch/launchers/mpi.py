@@ -49,8 +49,9 @@ def hydra(env, hostname):
     """
     names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     # In a job its daemons are a step, and all of them, including the first, have that step's variables. Daemons
-    # that ssh started have copies of them, with the rest of the environment.
-    step = env.get("SLURM_STEP_ID") or env.get("PBS_JOBID")
+    # that ssh started have copies of them, with the rest of the environment. On one node it starts no step.
+    is_one_node = env.get("MPI_LOCALNRANKS") == env.get("PMI_SIZE")
+    step = None if is_one_node else env.get("SLURM_STEP_ID") or env.get("PBS_JOBID")
     return _world(env, hostname, names, "MPICH", step and f"{env.get('SLURM_JOB_ID')}.{step}")
 
 

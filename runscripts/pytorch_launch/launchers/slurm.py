@@ -27,6 +27,9 @@ STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", STEP_NODES)
 INTERACTIVE, BATCH_SCRIPT = "4294967290", "4294967291"
 SPECIAL_STEPS = {"-6": INTERACTIVE, "-5": BATCH_SCRIPT}
 
+#: Options of a shell that take the next argument, as VS Code's terminals have them (bash(1)).
+TAKE_VALUE = ("--rcfile", "--init-file", "-o", "-O")
+
 #: The variables of srun(1) with the values of OF_TORCH.
 OF_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", TASKS, "SLURM_NODEID")
 
@@ -146,8 +149,9 @@ def is_batch_script(env):
 def _is_in_interactive_shell():
     """Whether a shell without a script or a command is among the ancestors of this process in its task."""
     for pid, _ in ancestors():
-        name, *options = (read(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
-        if name.endswith("sh") and pid != "1" and all(option[:1] == "-" and option != "-c" for option in options):
+        words = (read(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
+        options = [word for before, word in zip(words, words[1:]) if before not in TAKE_VALUE]
+        if words[0].endswith("sh") and pid != "1" and all(each[:1] == "-" and each != "-c" for each in options):
             return True
     return False
 

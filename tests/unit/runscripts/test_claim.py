@@ -59,6 +59,9 @@ def test_a_launch_does_not_get_the_port_of_another_one_and_its_ranks_share_it(ho
         for launch in ("90001.0", None):
             with pytest.raises(RendezvousError, match=fault):
                 hold_port(place, world, launch)
+        # a task that starts two programs
+        with pytest.raises(RendezvousError, match=rf"by another rank 0 of this launch \(process {rank_0.pid}\)"):
+            hold_port(place, world, "90000.0")
         rank_1.kill()
         rank_1.wait()
         assert take_claim(port, "90001.0", is_rank_0=False) == ("90000.0", str(rank_0.pid))
@@ -146,7 +149,7 @@ def test_a_name_with_two_labels_belongs_to_no_launch(port):
     taken = [squat(f"{port}/{number}") for number in range(NUMBERS)]
     for name in list(taken):
         inode = os.fstat(name.fileno()).st_ino
-        taken += [squat(f"{port}/of/{inode}/{launch}/0/1") for launch in ("7.0", "8.0")]
+        taken += [squat(f"{port}/of/{inode}/{launch}/-/0/1") for launch in ("7.0", "8.0")]
     assert take_claim(port, "7.0", is_rank_0=False) == ("another program", "")
     for name in taken:
         name.close()

@@ -205,15 +205,16 @@ def test_an_exported_address_that_is_no_host_is_an_error(step, address):
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("name", "value"),
     [
-        *("localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", "localhost."),  # noqa: S104
-        *("localhost6.localdomain6", "::ffff:127.0.0.1"),
+        *(("MASTER_ADDR", each) for each in ("localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "localhost.")),
+        *(("MASTER_ADDR", each) for each in ("0.0.0.0", "localhost6.localdomain6", "::ffff:127.0.0.1")),  # noqa: S104
+        *(("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "=lo")),
     ],
 )
-def test_the_loopback_is_no_place_for_ranks_on_several_nodes(step, address):
-    exported = {"MASTER_ADDR": address}
-    with pytest.raises(RendezvousError, match="the ranks are on several nodes. Unset MASTER_ADDR") as raised:
+def test_the_loopback_is_no_place_for_ranks_on_several_nodes(step, name, value):
+    exported = {name: value}
+    with pytest.raises(RendezvousError, match=f"the ranks are on several nodes. Unset {name}") as raised:
         choose_rendezvous({**step, **exported}, discover(step, "vm"), started_by(None))
     assert raised.value.rank == 3
     assert check_address(exported, discover({}, "vm"), "") == []
@@ -243,6 +244,20 @@ def test_an_unlikely_address_is_a_warning_of_rank_0_and_every_other_one_is_taken
     found = [str(problem) for problem in check_address(step, discover(step, "vm"), str(tmp_path))]
     assert len(found) == bool(warning)
     assert all(f"MASTER_ADDR={address} is" in problem and warning in problem for problem in found)
+
+
+def test_an_address_that_each_task_computes_for_its_own_node_is_an_error(step):
+    """`export MASTER_ADDR=$(hostname)` in each task: those on the node of rank 0 have the right one."""
+    tasks = {0: RANK_0, 1: {**RANK_0, **variables("SLURM_PROCID=1 SLURM_LOCALID=1")}, 2: {}, 3: {}}
+    tasks[2] = variables("SLURM_PROCID=2 SLURM_LOCALID=0")
+    for rank, values in tasks.items():
+        env = {**step, **values}
+        env["MASTER_ADDR"] = f"{env['SLURMD_NODENAME']}.site.org"
+        if rank == 2:  # which tells it for its node
+            with pytest.raises(RendezvousError, match="nid001003.site.org is this node, but rank 0 runs on nid001002"):
+                check_address(env, discover(env, "vm"), "")
+        else:
+            assert check_address(env, discover(env, "vm"), "") == []
 
 
 def test_a_node_list_that_cannot_be_read_is_named_where_an_address_is_compared_with_it(step):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pytorch_launch.launchers import discover
+from pytorch_launch.launchers import discover, slurm
 from pytorch_launch.launchers.slurm import master
 from pytorch_launch.world import WorldError
 from variables import variables
@@ -133,6 +133,46 @@ def test_variables_of_a_launch_around_the_job_do_not_hold_for_its_batch_script(t
     assert str(world.problem).startswith(fault)
 
 
+OF_OPEN_MPI = variables(
+    "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2"
+)
+OF_TORCHRUN = variables(
+    "TORCHELASTIC_RUN_ID=none TORCHELASTIC_ERROR_FILE=a RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 "
+    "GROUP_RANK=0 MASTER_ADDR=far MASTER_PORT=1"
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "daemon"),
+    [
+        ("PBS_JOBID=7.pbs", "pbs_mom"),
+        ("LSB_JOBID=7", "res"),
+        ("FLUX_URI=local:///x", "flux-broker-0"),
+        ("SLURM_JOB_ID=8", "slurmstepd"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("inherited", "program", "of_the_next"),
+    [(OF_OPEN_MPI, "mpirun", {}), (OF_TORCHRUN, "python", {"TORCHELASTIC_ERROR_FILE": "b"})],
+)
+def test_a_job_that_a_rank_submits_is_no_rank_of_its_launch_and_may_start_another(
+    task, monkeypatch, job, daemon, inherited, program, of_the_next
+):
+    """bsub, `flux batch` and `qsub -V` pass the variables of a rank on, as sbatch does."""
+    env = task({**variables(job), **inherited})
+    above = [(env["SLURM_TASK_PID"], "bash"), ("1", daemon)]
+    if not job.startswith("SLURM"):
+        del env["SLURM_TASK_PID"]
+    monkeypatch.setattr("pytorch_launch.world.ancestors", lambda: above)
+    world = discover(env, "vm")
+    assert (world.size, "starting one process" in str(world.problem)) == (1, True)
+    assert set(inherited) <= set(world.strays)
+    # the next launch of its script may have equal numbers, and the same run id
+    above.insert(0, ("9", program))
+    world = discover({**env, **of_the_next}, "vm")
+    assert (world.size, world.problem) == (2, None)
+
+
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RUN_ID", "PYTORCH_LAUNCH_ID"])
 def test_a_launch_of_this_package_is_known_by_the_job_in_its_name(step, batch_script, name):
     with pytest.raises(WorldError, match=f"{name}=6.0 is of another launch than Slurm step 7.0"):
@@ -154,6 +194,19 @@ def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task,
 
 
 # Shells
+
+
+@pytest.mark.parametrize(
+    ("command", "is_shell"),
+    [
+        *(("-bash", True), ("/bin/zsh -l", True), ("bash --rcfile /opt/code.sh", True), ("bash -o pipefail -i", True)),
+        *(("bash -c x", False), ("bash job.sh", False), ("bash --rcfile /x job.sh", False), ("python", False)),
+    ],
+)
+def test_a_shell_without_a_script_is_one_that_a_user_types_into(monkeypatch, command, is_shell):
+    monkeypatch.setattr(slurm, "ancestors", lambda: [("9", "bash")])
+    monkeypatch.setattr(slurm, "read", lambda _path: command.replace(" ", "\0") + "\0")
+    assert slurm._is_in_interactive_shell() == is_shell
 
 
 @pytest.mark.parametrize("number", ["4294967290", "-6"])  # up to Slurm 25.11, and after it

@@ -104,7 +104,7 @@ WORLDS = [
     # settings of MPI
     ("", "PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self", "0/1 0/1 0", {}),
     ("", "MV2_USE_CUDA=1 HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 LSF_PM_TASKID=1", "0/1 0/1 0", {}),
-    ("", "PALS_STARTUP_SIZE=none", "0/1 0/1 0", {}),
+    ("", "PALS_STARTUP_SIZE=none _CONDOR_NPROCS=1 _CONDOR_PROCNO=0", "0/1 0/1 0", {}),
     # nodes of allocations
     ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/two", "0/1 0/1 0", {"allocation": (1, 2, "mpiexec")}),
     ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/one", "0/1 0/1 0", {"allocation": (1, 1, "mpiexec")}),
@@ -124,7 +124,7 @@ WORLDS = [
     ("mpi", "SLURM_JOB_NODELIST=n[1-2]", "3/4 1/2 1", {}),  # another name than the allocation's: counted in blocks
     ("mpi", "SLURM_JOB_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=0", "0/4 1/2 0", {}),  # in whichever order its ranks are
     ("mpi", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
-    ("hydra", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
+    ("hydra", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1", "launch": None}),  # the job has others like it
     # short and long names of a host are the same host
     ("mpi", "SLURM_JOB_NODELIST= PBS_NODEFILE=FILES/long OMPI_COMM_WORLD_RANK=0", "0/4 1/2 1", {}),
     # `salloc -N3 mpirun -np 2`: the daemons are a step of three tasks, and a node may have no rank
@@ -189,14 +189,15 @@ FAULTS = [
     ("step", "-SLURM_STEP_NUM_TASKS", "SLURM_PROCID=3 ... missing"),
     ("step", "-SLURM_STEP_NODELIST", "SLURM_PROCID=3 ... missing"),
     ("step", "-SLURM_STEP_ID", "SLURM_PROCID=3 ... missing"),
-    ("", "SLURM_LOCALID=1", "SLURM_LOCALID=1 is a rank, but ... missing"),
-    ("", "SLURM_NODEID=1 SLURM_PROCID=0", "SLURM_NODEID=1 is a rank, but ... missing"),
+    ("", "SLURM_LOCALID=1", "SLURM_LOCALID=1 is of a step, but ... missing"),
+    ("", "SLURM_NODEID=1 SLURM_PROCID=0", "SLURM_NODEID=1 is of a step, but ... missing"),
+    ("", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_TASKS=2 is of a step, but ... missing"),
     ("step", "-SLURM_LOCALID", "SLURM_LOCALID is not set"),
     ("step", "-SLURM_NODEID", "SLURM_NODEID is not set"),
     ("step", "-SLURM_JOB_ID", "SLURM_JOB_ID is not set"),
     ("torchrun", "-RANK", "RANK is not set, but other variables of its launcher are"),
     ("pals", "PBS_NODEFILE=FILES/nodes", "PMI_SIZE is not set, but other variables of its launcher are"),
-    ("batch", "WORLD_SIZE=8", "WORLD_SIZE=8 ... no srun, mpirun or torchrun"),  # it would wait
+    ("batch", "WORLD_SIZE=8", "WORLD_SIZE=8 ... no srun, mpirun or torchrun... conda-python-simple"),  # it would wait
     # outside of Slurm's notation
     *(("step", PORTS(ports), "SLURM_STEP_RESV_PORTS=") for ports in ("(null)", "0-3", "65536", "-12000", ",")),
     *(
@@ -248,6 +249,8 @@ def test_a_value_that_is_no_number_is_named(step, name, value):
         "PBS_NODENUM=1 PBS_JOBID=7.pbs",
         "PBS_NODENUM=0 PBS_TASKNUM=2 PBS_JOBID=7.pbs",
         "LSF_PM_TASKID=2 LSB_JOBID=7",
+        "_CONDOR_PROCNO=0 _CONDOR_NPROCS=2",
+        "SUBMITIT_LOCAL_GLOBALID=1 SUBMITIT_LOCAL_LOCALID=1 SUBMITIT_LOCAL_NTASKS=2",
     ],
 )
 def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_one(find, unknown):
