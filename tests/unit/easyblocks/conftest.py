@@ -16,6 +16,7 @@ from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_
 from easybuild.tools import options
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.options import set_up_configuration
+from image_recipe import RECIPE
 from recipes import RECIPES, TREE
 
 from testbed.packages import find_lmod
@@ -104,6 +105,18 @@ def easyblock(prefix):
     def make(recipe):
         easyconfig = EasyConfig(str(recipe))
         return get_easyblock_class(easyconfig["easyblock"])(easyconfig)
+
+    return make
+
+
+@pytest.fixture
+def container(easyblock, tmp_path):
+    """A function that makes the easyblock of a recipe with some lines."""
+
+    def make(lines, kind="EB_PyTorchContainer"):
+        recipe = tmp_path / "PyTorch-2.13.0-test.eb"
+        recipe.write_text(RECIPE.format(lines=lines).replace("EB_PyTorchContainer", kind))
+        return easyblock(recipe)
 
     return make
 

@@ -18,6 +18,14 @@ def recipe(name):
     return next(path for path in RECIPES if path.name == name)
 
 
+def command(path, lines):
+    """Make a command in a directory that may have others."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("#!/bin/bash\n" + lines)
+    path.chmod(0o755)
+    return path
+
+
 def module_text(app):
     """The module file as EasyBuild would write it, without the sections that need an installation."""
     app.src = []

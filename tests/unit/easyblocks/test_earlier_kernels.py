@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from recipes import VENV, recipe
+from recipes import VENV, command, recipe
 
 #: A module system: a module is a file that is sourced.
 INIT = 'module() { [ "$1" != load ] || source "$MODULEPATH/$2"; }'
@@ -17,14 +17,12 @@ def test_a_kernel_that_an_earlier_tree_made_starts(easyblock, tmp_path):
 
     root = Path(app.installdir)
     tree.install_commands(app.ENGINE, app.image_commands, str(root))
-    python = root / "bin" / "conda-python-simple"
-    python.unlink()
-    python.write_text(f'#!/bin/bash\nexec {sys.executable} -c "import sys; print(*sys.argv[1:])" "$@"\n')
-    python.chmod(0o755)
+    (root / "bin/conda-python-simple").unlink()
+    command(root / "bin/conda-python-simple", f'exec {sys.executable} -c "import sys; print(*sys.argv[1:])" "$@"\n')
     (tmp_path / "init").write_text(INIT)
     (tmp_path / "sourced").mkdir()
     (tmp_path / "sourced" / "PyTorch").write_text(f"export EBROOTPYTORCH={root} PATH={root}/bin:$PATH")
     start = f"/bin/bash {root}/bin/start-kernel.bash {tmp_path}/init {tmp_path}/sourced PyTorch"
-    command = [*start.split(), "/opt/runtime/bin", "-m", "ipykernel_launcher", "-f", "kernel-1.json"]
-    done = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False)
+    line = [*start.split(), "/opt/runtime/bin", "-m", "ipykernel_launcher", "-f", "kernel-1.json"]
+    done = subprocess.run(line, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("-m ipykernel_launcher -f kernel-1.json\n", "")

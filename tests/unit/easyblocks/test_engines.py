@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tomllib
 from easybuild.tools.build_log import EasyBuildError
-from recipes import TREE, both_syntaxes, module_text
+from recipes import TREE, both_syntaxes, command, module_text
 
 from pytorch_install.parameters import containerimage
 
@@ -21,14 +21,6 @@ ENROOT, ENGINE, PODMAN, SHIFTER = (
     )
 )
 DIGEST = "sha256:ca73b4795f0d3ae27e9cd81b1b1f1b7fc6c0a129f7d51a359d2326e95af48a3d"
-
-
-def command(path, lines):
-    """Make a command in a directory that may have others."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("#!/bin/bash\n" + lines)
-    path.chmod(0o755)
-    return path
 
 
 @pytest.fixture

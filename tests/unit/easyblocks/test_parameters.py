@@ -98,13 +98,8 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
         ("EB_PyTorchVenv", "conflicts = 'pytorch'"),
     ],
 )
-def test_eb_ends_before_the_first_step_also_for_other_software(easyblock, tmp_path, kind, line):
-    recipe = tmp_path / "a-1.0.eb"
-    recipe.write_text(
-        f"easyblock = '{kind}'\nname = 'a'\nversion = '1.0'\nhomepage = 'https://example.org'\n"
-        f"description = 'Test.'\ntoolchain = SYSTEM\n{line}\nmoduleclass = 'tools'\n"
-    )
-    with pytest.raises(EasyBuildError, match=rf"^a-1\.0\.eb: {re.escape(line)} is wrong: expected"):
-        easyblock(recipe)
+def test_eb_ends_before_the_first_step_also_for_other_software(container, kind, line):
+    with pytest.raises(EasyBuildError, match=rf"^PyTorch-2\.13\.0-test\.eb: {re.escape(line)} is wrong: expected"):
+        container(line, kind)
     generic = importlib.import_module("easybuild.easyblocks.generic.containerimage")
     assert {*generic.ContainerImage.extra_options(), "sources"} == set(generic.EXPECTED)

@@ -9,7 +9,7 @@ import pytest
 from easybuild.framework.easyblock import EasyBlock, StopException
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
-from recipes import CONTAINER, VENV, both_syntaxes, module_text, recipe
+from recipes import CONTAINER, VENV, both_syntaxes, command, module_text, recipe
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,7 @@ def test_a_dry_run_has_no_files_whose_permissions_it_changes(easyblock, monkeypa
 def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edited, monkeypatch, capsys, tmp_path):
     commands = "toolchain = SYSTEM\ncommands = ['pip', 'python', 'sh', 'no-such', 'of-conda']"
     app = easyblock(edited(CONTAINER, "toolchain = SYSTEM", commands))
-    runtime = tmp_path / "runtime"
-    runtime.write_text('#!/bin/sh\nshift 2\necho "of a profile"\nexec "$@"\n')
-    runtime.chmod(0o755)
+    runtime = command(tmp_path / "runtime", 'shift 2\necho "of a profile"\nexec "$@"\n')
     monkeypatch.setattr("pytorch_install.parameters.containerimage.find_runtime", lambda: str(runtime))
     (tmp_path / "conda").mkdir()
     (tmp_path / "conda" / "of-conda").touch(mode=0o755)  # bin/ does not activate the image's environment

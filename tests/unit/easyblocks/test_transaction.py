@@ -68,47 +68,34 @@ class Site:
         return [path for path in found if not (self.keeps_replaced and path.name == ".1.0.replaced")]
 
 
-@pytest.fixture
-def kill_after(monkeypatch):
-    """A function that lets the process be killed after so many changes of the disk."""
+def survives(monkeypatch, count, function):
+    """Call a function and kill it after so many changes of the disk; return whether it came to its end before."""
+    left = iter(range(count))
 
-    def arm(count):
-        left = [count]
+    def counted(change):
+        def call(*args, **kwargs):
+            if next(left, None) is None:
+                if change.__name__ == "copy2":
+                    source, target = map(Path, args)
+                    (target / source.name if target.is_dir() else target).touch()  # got no further
+                raise Killed
+            return change(*args, **kwargs)
 
-        def counted(function):
-            def call(*args, **kwargs):
-                if left[0] <= 0:
-                    if function.__name__ == "copy2":
-                        source, target = map(Path, args)
-                        (target / source.name if target.is_dir() else target).touch()  # got no further
-                    raise Killed
-                left[0] -= 1
-                return function(*args, **kwargs)
+        return call
 
-            return call
-
+    with monkeypatch.context() as patch:
         for module, name in CHANGES:
-            monkeypatch.setattr(module, name, counted(getattr(module, name)))
-
-    return arm
-
-
-def survives(kill_after, monkeypatch, count, function):
-    """Call a function and kill it after some changes; return whether it came to its end before."""
-    with monkeypatch.context():
-        kill_after(count)
+            patch.setattr(module, name, counted(getattr(module, name)))
         try:
             function()
         except Killed:
             return False
-        finally:
-            monkeypatch.undo()
     return True
 
 
 @pytest.mark.parametrize(("old", "keeps_replaced"), [("old", False), (None, False), ("old", True)])
 def test_a_kill_at_any_point_leaves_no_module_of_a_broken_installation_and_is_cleaned_up(
-    prefix, tmp_path, kill_after, monkeypatch, old, keeps_replaced
+    prefix, tmp_path, monkeypatch, old, keeps_replaced
 ):
     outcomes, count, done = set(), 0, False
     while not done:
@@ -116,7 +103,7 @@ def test_a_kill_at_any_point_leaves_no_module_of_a_broken_installation_and_is_cl
         if old:
             site.install("older")
             site.install(old)
-        done = survives(kill_after, monkeypatch, count, lambda site=site: site.install("new"))
+        done = survives(monkeypatch, count, lambda site=site: site.install("new"))
         module, installed = site.state()
         assert module in (None, installed), count
         site.installation().recover()
@@ -129,7 +116,7 @@ def test_a_kill_at_any_point_leaves_no_module_of_a_broken_installation_and_is_cl
     assert {(old, old), ("new", "new"), (None, "new")} == outcomes
 
 
-def test_a_kill_while_cleaning_up_is_cleaned_up_too(prefix, tmp_path, kill_after, monkeypatch):
+def test_a_kill_while_cleaning_up_is_cleaned_up_too(prefix, tmp_path, monkeypatch):
     count, done = 0, False
     while not done:
         site = Site(tmp_path / str(count))
@@ -138,7 +125,7 @@ def test_a_kill_while_cleaning_up_is_cleaned_up_too(prefix, tmp_path, kill_after
         installation.begin()
         site.directory.mkdir()
         (site.directory / "half").write_text("new")
-        done = survives(kill_after, monkeypatch, count, site.installation().recover)
+        done = survives(monkeypatch, count, site.installation().recover)
         module, installed = site.state()
         assert module in (None, installed), count
         site.installation().recover()

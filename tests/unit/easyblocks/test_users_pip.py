@@ -101,17 +101,13 @@ class Environment:
             "CONTAINERROOT": str(installation),
         }
 
-    def run(self, *command, **variables):
-        """Run a command in the parent directory; return the process."""
-        return subprocess.run(
-            command,
-            cwd=self.directory.parent,
-            env={**self.env, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+    def run(self, *command, status=0, **variables):
+        """Run a command in the parent directory, which must end with this status; return what it printed."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        environment = {**self.env, **variables}
+        result = subprocess.run(command, cwd=self.directory.parent, env=environment, check=False, **pipes)
+        assert result.returncode == status, result.stdout
+        return result.stdout
 
     def pip(self, *arguments, **variables):
         """Run `python -m pip`."""
@@ -128,7 +124,7 @@ class Environment:
 
     def imports_modules_torch(self):
         """Return whether it imports the torch of the installation."""
-        found = self.run(self.directory / "bin/python", "-c", "import torch; print(torch.__file__)").stdout
+        found = self.run(self.directory / "bin/python", "-c", "import torch; print(torch.__file__)")
         return found == f"{self.installation}/packages/torch/__init__.py\n"
 
 
@@ -149,8 +145,8 @@ def with_uv(environment):
 
 @pytest.mark.parametrize("options", [(), ("--force-reinstall",), thorough("--ignore-installed"), thorough("--upgrade")])
 def test_pip_installs_the_latest_release_that_fits_the_modules_torch(environment, options):
-    result = environment.pip("install", *options, "mine")
-    assert (result.returncode, environment.versions()) == (0, {"accelerate": "1.15.0", "mine": "1.0"}), result.stdout
+    environment.pip("install", *options, "mine")
+    assert environment.versions() == {"accelerate": "1.15.0", "mine": "1.0"}
     assert environment.imports_modules_torch()
 
 
@@ -158,8 +154,7 @@ def test_pip_installs_the_latest_release_that_fits_the_modules_torch(environment
     "command", [("install", "--target"), ("wheel", "-w"), thorough("download", "-d"), thorough("install", "--prefix")]
 )
 def test_into_a_directory_goes_the_latest_release_and_no_torch(environment, tmp_path, command):
-    result = environment.pip(*command, "to", "accelerate")
-    assert result.returncode == 0, result.stdout
+    environment.pip(*command, "to", "accelerate")
     names = {path.name for path in (tmp_path / "to").rglob("*") if path.suffix in (".whl", ".dist-info")}
     assert {name.partition("-py3")[0].replace(".dist-info", "") for name in names} == {"accelerate-1.15.0"}
 
@@ -180,16 +175,14 @@ def test_what_does_not_fit_the_modules_torch_fails_with_what_to_do_and_changes_n
     environment, tmp_path, packages, message
 ):
     (tmp_path / "own.txt").write_text("torch==2.12.0\n")
-    result = environment.pip("install", *packages, "other")
-    assert (result.returncode, result.stdout.count(message), environment.versions()) == (1, 1, {}), result.stdout
+    output = environment.pip("install", *packages, "other", status=1)
+    assert (output.count(message), environment.versions()) == (1, {}), output
     assert environment.imports_modules_torch()
 
 
 @pytest.mark.parametrize("arguments", [["install", "no-such-package"], thorough("install", "./none")])
 def test_other_failures_of_pip_are_as_they_are(environment, arguments):
-    result = environment.pip(*arguments)
-    assert result.returncode != 0
-    assert "module" not in result.stdout.replace("No module", "")
+    assert "module" not in environment.pip(*arguments, status=1).replace("No module", "")
 
 
 @pytest.mark.parametrize("container", ["", "image.sif"])
@@ -197,15 +190,14 @@ def test_in_an_image_a_path_that_is_not_there_comes_with_what_to_do(environment,
     inside = {"SINGULARITY_CONTAINER": container} if container else {}
     hint = "is not in the image. Check the path, or bind its directory with APPTAINER_BIND"
     for arguments in (["-q", tmp_path / "package"], ["-r", tmp_path / "requirements.txt"]):
-        result = environment.pip("install", *arguments, **inside)
-        assert result.returncode == 1
-        assert (f"pip: {arguments[-1]} {hint}" in result.stdout) == bool(container), result.stdout
-    assert hint not in environment.pip("install", "--target", tmp_path / "new", "other", **inside).stdout
+        output = environment.pip("install", *arguments, status=1, **inside)
+        assert (f"pip: {arguments[-1]} {hint}" in output) == bool(container), output
+    assert hint not in environment.pip("install", "--target", tmp_path / "new", "other", **inside)
 
 
 def test_an_older_release_that_fits_is_installed_with_a_warning(environment):
-    result = environment.pip("install", "later")
-    assert f"WARNING: later 2.0 requires torch>=2.14: installing 1.0. {ADVICE}" in result.stdout
+    warning = f"WARNING: later 2.0 requires torch>=2.14: installing 1.0. {ADVICE}"
+    assert warning in environment.pip("install", "later")
     assert environment.versions() == {"later": "1.0"}
 
 
@@ -214,18 +206,19 @@ def test_constraints_of_users_and_of_the_module_both_act(environment, tmp_path, 
     (tmp_path / "own.txt").write_text("other==1.0\n")
     (tmp_path / "pip.conf").write_text(f"[global]\nconstraint = {tmp_path}/own.txt\n")
     variables = {"variable": {"PIP_CONSTRAINT": "own.txt"}, "configuration": {"PIP_CONFIG_FILE": "pip.conf"}}[source]
-    assert environment.pip("install", "other", "accelerate", **variables).returncode == 0
+    environment.pip("install", "other", "accelerate", **variables)
     assert environment.versions() == {"other": "1.0", "accelerate": "1.15.0"}
-    assert environment.pip("install", "torch==2.15.0", **variables).returncode == 1
+    environment.pip("install", "torch==2.15.0", **variables, status=1)
 
 
 @pytest.mark.parametrize("program", ["pip", "uv"])
 def test_a_build_that_requires_torch_gets_the_modules(with_uv, tmp_path, program):
     (tmp_path / "backend.py").write_text(BACKEND)
     (tmp_path / "pyproject.toml").write_text(PROJECT % '"torch"')
-    commands = {"pip": [with_uv.pip, "install", "."], "uv": [with_uv.uv, "pip", "install", "."]}[program]
-    result = commands[0](*commands[1:])
-    assert result.returncode == 0, result.stdout
+    if program == "pip":
+        with_uv.pip("install", ".")
+    else:
+        with_uv.uv("pip", "install", ".")
     (built,) = (tmp_path / "v").glob("lib/python*/site-packages/built.py")
     assert built.read_text() == f"TORCH = {str(with_uv.installation / 'packages/torch/__init__.py')!r}"
 
@@ -234,14 +227,11 @@ def test_a_build_that_requires_torch_gets_the_modules(with_uv, tmp_path, program
 def test_a_build_that_does_not_get_it_names_the_option_for_it(environment, tmp_path, requirement):
     (tmp_path / "backend.py").write_text(NO_TORCH)
     (tmp_path / "pyproject.toml").write_text(PROJECT % requirement)
-    result = environment.pip("install", ".")
-    assert result.returncode == 1
-    assert "pip install --no-build-isolation" in result.stdout
+    assert "pip install --no-build-isolation" in environment.pip("install", ".", status=1)
 
 
 def test_the_torch_is_not_removed_and_another_pip_of_the_environment_keeps_it_too(environment, tmp_path):
-    result = environment.pip("uninstall", "--yes", "torch")
-    assert (result.returncode, "torch belongs to the PyTorch module" in result.stdout) == (1, True)
+    assert "torch belongs to the PyTorch module" in environment.pip("uninstall", "--yes", "torch", status=1)
     assert environment.imports_modules_torch()
 
     (packages,) = (tmp_path / "v").glob("lib/python*/site-packages")
@@ -252,15 +242,15 @@ def test_the_torch_is_not_removed_and_another_pip_of_the_environment_keeps_it_to
         f"#!{tmp_path}/v/bin/python\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
     )
     script.chmod(0o755)
-    assert environment.run(script, "install", "accelerate").returncode == 0
-    assert environment.run(script, "install", "torch==2.15.0").returncode == 1
+    environment.run(script, "install", "accelerate")
+    environment.run(script, "install", "torch==2.15.0", status=1)
     assert environment.versions() == {"accelerate": "1.15.0"}
 
     (packages / "pip-99.dist-info").mkdir()
     (packages / "pip-99.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 99\n")
     (packages / "pip-99.dist-info/RECORD").write_text("pip/__init__.py,,\n../../../bin/pip3,,\n")
-    assert environment.run(script, "uninstall", "--yes", "pip").returncode == 0
-    assert str(environment.installation) in environment.run(script, "--version").stdout
+    environment.run(script, "uninstall", "--yes", "pip")
+    assert str(environment.installation) in environment.run(script, "--version")
 
 
 def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(installation, tmp_path):
@@ -270,37 +260,35 @@ def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(install
     for version in ("1.0", "2.0"):
         files, commands = {"extra.py": "def main():\n    print('here')\n"}, "extra-command = extra:main"
         wheel = write_wheel(tmp_path, "extra", version, files, commands=commands)
-        assert environment.pip("install", "--user", wheel).returncode == 0
+        environment.pip("install", "--user", wheel)
     records = [path.name for path in (tmp_path / "base").rglob("*.dist-info")]
     assert records == ["extra-2.0.dist-info"]
     # an environment gets another release beside the user's, which other environments and jobs import
-    assert environment.pip("install", tmp_path / "extra-1.0-py3-none-any.whl").returncode == 0
+    environment.pip("install", tmp_path / "extra-1.0-py3-none-any.whl")
     assert (environment.versions()["extra"], (tmp_path / "base/bin/extra-command").exists()) == ("1.0", True)
-    assert environment.pip("uninstall", "--yes", "extra").returncode == 0
-    assert environment.run(tmp_path / "base/bin/extra-command").stdout == "here\n"
-    assert "Successfully uninstalled extra-2.0" in environment.pip("uninstall", "--yes", "extra").stdout
+    environment.pip("uninstall", "--yes", "extra")
+    assert environment.run(tmp_path / "base/bin/extra-command") == "here\n"
+    assert "Successfully uninstalled extra-2.0" in environment.pip("uninstall", "--yes", "extra")
     assert [path for path in (tmp_path / "base").rglob("*") if path.is_file()] == []
 
     # one that is neither the environment's nor the user's
     shutil.unpack_archive(wheel, tmp_path / "site", "zip")
-    result = environment.pip("uninstall", "--yes", "extra", PYTHONPATH=str(tmp_path / "site"))
-    assert "outside environment" in result.stdout
+    assert "outside environment" in environment.pip("uninstall", "--yes", "extra", PYTHONPATH=str(tmp_path / "site"))
     assert (tmp_path / "site/extra.py").exists()
 
 
 def test_uv_installs_the_latest_release_that_fits_the_modules_torch_and_fails_on_what_does_not(with_uv):
-    result = with_uv.uv("pip", "install", "timm")
-    assert (result.returncode, f"--extra-index-url {INDEX}" in result.stdout, with_uv.versions()) == (1, True, {})
-    result = with_uv.uv("pip", "install", "--reinstall", "mine")
-    assert (result.returncode, with_uv.versions()["accelerate"]) == (0, "1.15.0"), result.stdout
+    assert f"--extra-index-url {INDEX}" in with_uv.uv("pip", "install", "timm", status=1)
+    assert with_uv.versions() == {}
+    with_uv.uv("pip", "install", "--reinstall", "mine")
+    assert with_uv.versions()["accelerate"] == "1.15.0"
     assert with_uv.imports_modules_torch()
 
 
 def test_uv_takes_an_environment_by_its_option_before_the_active_one(with_uv, tmp_path):
     make_environment(tmp_path / "plain")
     for option in (["--python", "plain"], ["--python=plain"], ["-p", "plain"]):
-        result = with_uv.uv("pip", "install", "--dry-run", *option, "accelerate")
-        assert "+ torch==2.15.0" in result.stdout
+        assert "+ torch==2.15.0" in with_uv.uv("pip", "install", "--dry-run", *option, "accelerate")
 
 
 @pytest.mark.parametrize("command", [["sync", "--active"], ["pip", "sync", "x"], ["run", "--active", "x"]])
@@ -311,15 +299,12 @@ def test_uv_does_not_empty_environments_of_the_module(with_uv, installation, tmp
     (packages / "torch").symlink_to(installation / "packages/torch")
     (installation / "held/packages").write_text(f"{packages}\n")
     try:
-        result = with_uv.uv(*command)
+        output = with_uv.uv(*command, status=1)
     finally:
         (installation / "held/packages").write_text(f"{installation}/packages\n")
-    assert (result.returncode, result.stdout.startswith("uv: would remove the module's packages")) == (1, True)
+    assert output.startswith("uv: would remove the module's packages")
 
 
 def test_without_another_uv_the_command_says_so(environment):
-    result = environment.uv("--version", PATH="/usr/bin:/bin", HOME="/nonexistent")
-    assert (result.returncode, result.stdout) == (
-        1,
-        "uv: uv not found on PATH or in ~/.local/bin. Install it: pip install uv\n",
-    )
+    output = environment.uv("--version", PATH="/usr/bin:/bin", HOME="/nonexistent", status=1)
+    assert output == "uv: uv not found on PATH or in ~/.local/bin. Install it: pip install uv\n"

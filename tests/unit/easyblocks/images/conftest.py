@@ -1,19 +1,6 @@
-"""Easyblocks and image sources of a recipe with some lines."""
+"""Image sources of a recipe with some lines."""
 
 import pytest
-from image_recipe import RECIPE
-
-
-@pytest.fixture
-def container(easyblock, tmp_path):
-    """A function that makes the easyblock of a recipe with some lines."""
-
-    def make(lines, kind="EB_PyTorchContainer"):
-        recipe = tmp_path / "PyTorch-2.13.0-test.eb"
-        recipe.write_text(RECIPE.format(lines=lines).replace("EB_PyTorchContainer", kind))
-        return easyblock(recipe)
-
-    return make
 
 
 @pytest.fixture
