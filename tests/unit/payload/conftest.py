@@ -6,10 +6,9 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-import forked_ranks
 import pytest
-from launching import PAYLOAD, REPOSITORY, Ranks, launch, start_python
-from zygote import Zygote
+from forked import Forked
+from launching import PAYLOAD, REPOSITORY, Ranks, start_python
 
 sys.path.insert(0, str(PAYLOAD))
 
@@ -31,50 +30,13 @@ def no_gpu():
         yield
 
 
-@pytest.fixture(scope="session")
-def payload():
-    """The directory of ``mnist_ddp.py``."""
-    return PAYLOAD
-
-
-@pytest.fixture(scope="session")
-def zygote():
-    """A Python that has imported torch and forks."""
-    settings = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    zygote = Zygote({**os.environ, **settings})
-    forked_ranks.start = zygote.start
-    yield zygote
-    zygote.close()
-
-
-@pytest.fixture(scope="session")
-def run_ranks(zygote):
-    """Run ``mnist_ddp.py`` on each rank of a world and return what is left of them."""
-
-    def run(size, *arguments, **settings):
-        return launch(size, (PAYLOAD / "mnist_ddp.py", *arguments), start=zygote.start, **settings).wait()
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def run_code(zygote):
-    """Run a piece of Python, which can import the payload and modules of these tests, on each rank of a world."""
-    environment = {"PYTHONPATH": f"{PAYLOAD}:{REPOSITORY / 'tests'}", "FREE_AT_END": "1"}
-
-    def run(size, code):
-        return launch(size, ("-c", code), environments=[environment] * size, start=zygote.start).wait()
-
-    return run
-
-
 @pytest.fixture
-def run_alone(tmp_path, zygote):
+def run_alone(tmp_path):
     """Run a script as a user does at a prompt: with none of torch's variables."""
 
     def run(*arguments, script=PAYLOAD / "mnist_ddp.py", cwd=tmp_path, **environment):
         # a test that names modules of its own needs a Python that has imported none
-        start = start_python if "PYTHONPATH" in environment else zygote.start
+        start = start_python if "PYTHONPATH" in environment else Forked
         (rank,) = Ranks((script, *arguments), [environment], cwd=cwd, start=start).wait()
         return rank
 
@@ -104,6 +66,14 @@ def write_mnist():
         return directory
 
     return write
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    """A text of 24 kB in which a byte depends on those before it."""
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_text("".join(f"{number} and {number + 1} are {2 * number + 1}\n" for number in range(1000)))
+    return path
 
 
 @pytest.fixture

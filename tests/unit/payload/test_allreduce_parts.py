@@ -85,12 +85,9 @@ def log(lines):
     return "".join(HEAD + line + "\n" for line in lines.strip().splitlines())
 
 
-def test_nodes_with_different_numbers_of_ranks_have_no_shape():
+def test_nodes_with_different_numbers_of_ranks_have_no_shape_and_of_many_ranks_some_are_named():
     assert FakeRanks(["n1", "n1", "n2"]).shape is None
     assert TWO_NODES.shape == (2, 2)
-
-
-def test_of_many_ranks_some_are_named():
     assert TWO_NODES.name([2]) == "rank 2 (n2)"
     assert FakeRanks(["n"] * 100).name(range(100)).endswith(", 7 (n) and 92 more")
 

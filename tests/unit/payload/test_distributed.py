@@ -1,5 +1,6 @@
-"""training/distributed.py: who the ranks are, their process group, and how they part."""
+"""training/distributed.py: who the ranks are, their process group with the threads of Gloo, and how they part."""
 
+import os
 import socket
 from contextlib import suppress
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from launching import run_code, run_ranks
 from training import TrainingError
 from training.allreduce import Ranks
 from training.data import digits_set, fingerprint
@@ -162,19 +164,18 @@ def test_what_torch_2_0_lacks_is_not_used(monkeypatch):
         assert Ranks(world, 1).missing(1) == []
 
 
-def test_ranks_that_do_not_come_are_missed_at_the_rendezvous(run_ranks):
-    rank, _ = run_ranks(2, "--timeout", "1", environments=[{}, {"RANK": "x"}])  # it ends at once
-    assert rank.status == 1 and rank.stdout == ""
+def test_ranks_that_do_not_come_are_missed_at_the_rendezvous():
+    rank, _ = run_ranks(2, "--timeout", "1", environments=[{}, {"RANK": "x"}], status=1)  # it ends at once
+    assert rank.stdout == ""
     assert rank.stderr.splitlines()[-1].startswith("rank 0: rendezvous at 127.0.0.1:")
     assert "all 2 ranks" in rank.stderr and "Traceback" not in rank.stderr
 
 
-def test_sums_are_over_all_ranks_and_a_fault_of_some_ends_all_with_the_word_of_the_lowest(run_code):
+def test_sums_are_over_all_ranks_and_a_fault_of_some_ends_all_with_the_word_of_the_lowest():
     ranks = run_code(
         3,
         """
-import os, torch
-from training.distributed import fail_together, process_group, sum_over_ranks
+from training.distributed import fail_together, sum_over_ranks
 
 with process_group(os.environ, use_gpu=False, timeout=600) as world:
     with fail_together(world):
@@ -185,7 +186,102 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world:
             raise OSError(f"disk of rank {world.rank}")
     print("went on")
 """,
+        status=1,
     )
     assert [rank.stdout for rank in ranks] == ["[3, 3]\n"] * 3
-    assert [rank.status for rank in ranks] == [1, 1, 1]
     assert [rank.stderr.count("OSError: disk of rank") for rank in ranks] == [0, 1, 0]
+
+
+def test_no_thread_of_gloo_outlives_the_process_group_also_after_an_exception():
+    # It may abort the process when Python ends, or wait for ever for Python's lock, which the end of the model's
+    # process group holds.
+    run_code(
+        1,
+        """
+from contextlib import suppress
+from torch.nn.parallel import DistributedDataParallel
+
+def gloo_threads():
+    names = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it ended since it was listed
+            names.append((thread / "comm").read_text())
+    return [name for name in names if "gloo" in name]
+
+def train(status):
+    model = DistributedDataParallel(torch.nn.Linear(3, 3))
+    model(torch.ones(2, 3)).sum().backward()
+    assert gloo_threads()
+    if status:
+        raise SystemExit(status)
+
+for status in (0, 75):
+    try:
+        with process_group(os.environ, use_gpu=False, timeout=600):
+            train(status)
+    finally:
+        # The kernel lists a thread for a moment after it was joined, on a busy machine for longer.
+        end = time.monotonic() + 60
+        while gloo_threads() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert not gloo_threads()
+""",
+        status=75,
+    )
+
+
+def test_the_end_of_a_process_group_waits_for_a_thread_of_gloo_that_works():
+    # Here a thread that has the name of gloo's: theirs work for microseconds, too short to be met.
+    run_code(
+        1,
+        """
+from hashlib import pbkdf2_hmac
+
+started, ended = threading.Event(), threading.Event()
+
+def work():
+    Path("/proc/thread-self/comm").write_text("pt_gloo_runloop")
+    started.set()
+    pbkdf2_hmac("sha256", b"", b"", 500_000)  # without Python's lock
+    ended.set()
+    threading.Event().wait()  # for the next work, as gloo's do
+
+with process_group(os.environ, use_gpu=False, timeout=600):
+    threading.Thread(target=work, daemon=True).start()
+    started.wait()
+assert ended.is_set()
+""",
+    )
+
+
+POLICIES = """
+%s
+before = os.sched_getscheduler(0)
+with process_group(os.environ, use_gpu=False, timeout=600):
+    assert os.sched_getscheduler(0) == before
+    dist.barrier()  # so that the threads have given themselves their names
+    for thread in Path("/proc/self/task").iterdir():
+        print((thread / "comm").read_text().strip(), os.sched_getscheduler(int(thread.name)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux alone has SCHED_BATCH")
+def test_gloos_threads_do_not_take_the_core_from_each_other():
+    (rank, _) = run_code(2, POLICIES % "")
+    policies = {name: int(policy) for name, policy in map(str.split, rank.stdout.splitlines())}
+    assert {"gloo_tcp_loop", "pt_gloo_runloop"} <= policies.keys(), rank.stderr
+    assert policies["gloo_tcp_loop"] == policies["pt_gloo_runloop"] == os.SCHED_BATCH
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux alone has SCHED_BATCH")
+@pytest.mark.parametrize(
+    "before",
+    [
+        "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))",
+        "def refuse(*_): raise PermissionError()\nos.sched_setscheduler = refuse",
+    ],
+    ids=["a policy that the user chose", "where it is forbidden"],
+)
+def test_another_policy_stays(before):
+    (rank,) = run_code(1, POLICIES % before)
+    assert {int(line.split()[-1]) for line in rank.stdout.splitlines()}.isdisjoint({os.SCHED_BATCH})

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import Forked
+from launching import PAYLOAD
 from training import TrainingError
 from training.data import download, load_dataset
 from training.data.download import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
@@ -128,19 +130,19 @@ print(len(data.load_dataset(Path(sys.argv[1]), download=True).train_labels), flu
 """
 
 
-def start_downloads(zygote, payload, target, count, **variables):
+def start_downloads(target, count, **variables):
     code = DOWNLOAD.format(settings=repr((download.MIRRORS, download.CHECKSUMS)))
-    environment = {**os.environ, "PYTHONPATH": str(payload), **variables}
-    return [zygote.start(["-c", code, target], environment) for _ in range(count)]
+    environment = {**os.environ, "PYTHONPATH": str(PAYLOAD), **variables}
+    return [Forked(["-c", code, target], environment) for _ in range(count)]
 
 
-def test_of_several_processes_one_downloads_and_the_others_wait(mirror, tmp_path, monkeypatch, payload, zygote):
+def test_of_several_processes_one_downloads_and_the_others_wait(mirror, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "MIRRORS", (f"{mirror.url}/slow/",))
     target = tmp_path / "target"
     target.mkdir()
     with (target / ".download.lock").open("a") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
-        ranks = start_downloads(zygote, payload, target, 3)
+        ranks = start_downloads(target, 3)
         wait_for_lock(target / ".download.lock", 3)
     outputs = [rank.communicate(timeout=300) for rank in ranks]
     assert [output for output, _ in outputs] == ["130\n"] * 3, outputs
@@ -161,9 +163,9 @@ def wait_for_lock(path, count):
     pytest.fail(f"fewer than {count} processes wait")
 
 
-def test_a_process_that_was_killed_does_not_block_others(mirror, tmp_path, monkeypatch, payload, zygote):
+def test_a_process_that_was_killed_does_not_block_others(mirror, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "MIRRORS", (f"{mirror.url}/slow/",))
-    (process,) = start_downloads(zygote, payload, tmp_path / "target", 1)
+    (process,) = start_downloads(tmp_path / "target", 1)
     errors = Path(f"/proc/self/fd/{process.outputs[1].fileno()}")
     while "downloading " not in errors.read_text():
         time.sleep(0.01)
@@ -173,9 +175,9 @@ def test_a_process_that_was_killed_does_not_block_others(mirror, tmp_path, monke
     assert files(tmp_path / "target") == ALL
 
 
-def test_a_proxy_of_the_environment_is_used(mirror, tmp_path, monkeypatch, payload, zygote):
+def test_a_proxy_of_the_environment_is_used(mirror, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "MIRRORS", ("http://mirror.invalid/behind/",))
-    (process,) = start_downloads(zygote, payload, tmp_path / "target", 1, http_proxy=mirror.url, no_proxy="")
+    (process,) = start_downloads(tmp_path / "target", 1, http_proxy=mirror.url, no_proxy="")
     assert process.communicate(timeout=300)[0] == "130\n"
     assert sorted(mirror.asked) == [f"http://mirror.invalid/behind/{name}" for name in ALL]
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from launching import PAYLOAD, run_code, run_ranks
 
 LINES = re.compile(
     r"""(?P<first>.*device \w+, torch \S+, data .*)
@@ -22,10 +23,7 @@ test accuracy: (?P=accuracy) %
 OF_A_RANK = r"^\[CPU(\d)\] Epoch (\d) \| Batchsize: (\d+) \| Steps: (\d+)\n"
 
 
-@pytest.fixture(scope="session")
-def ladder(payload):
-    """The directory of the ladder."""
-    return payload / "ladder"
+LADDER = PAYLOAD / "ladder"
 
 
 def code(path):
@@ -53,39 +51,27 @@ def differences(one, other):
         ("mnist_multi.py", "mnist_horovod.py", (28, 22)),
     ],
 )
-def test_neighbouring_rungs_differ_in_few_lines(ladder, one, other, counts):
+def test_neighbouring_rungs_differ_in_few_lines(one, other, counts):
     """A line that is changed in one of them alone is one more on both sides."""
-    lines = differences(ladder / one, ladder / other)
+    lines = differences(LADDER / one, LADDER / other)
     assert tuple(map(len, lines)) == counts, "\n".join(map(str, lines))
 
 
-def test_a_notebook_as_it_is_handed_out_has_no_output(ladder):
-    notebook = json.loads((ladder / "mnist.ipynb").read_text())
+def test_a_notebook_as_it_is_handed_out_has_no_output():
+    notebook = json.loads((LADDER / "mnist.ipynb").read_text())
     assert notebook["nbformat"] == 4
     ids = [cell["id"] for cell in notebook["cells"]]
     assert len(set(ids)) == len(ids)
     assert all(cell["outputs"] == [] for cell in notebook["cells"] if cell["cell_type"] == "code")
 
 
-@pytest.fixture(scope="session")
-def run_rung(ladder, run_code):
-    """Run a script of the ladder on each rank of a world."""
-
-    def run(script, size, *arguments):
-        argv = [str(ladder / script), *map(str, arguments)]
-        code = f"import runpy, sys; sys.argv = {argv!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
-        return run_code(size, code)
-
-    return run
-
-
 @pytest.fixture
-def run_here(ladder, monkeypatch, capsys):
+def run_here(monkeypatch, capsys):
     """Run a script of the ladder in this process, which has torch; its status or last words, and what it printed."""
     threads = torch.get_num_threads()
 
     def run(script, *arguments):
-        monkeypatch.setattr(sys, "argv", [str(ladder / script), *arguments])
+        monkeypatch.setattr(sys, "argv", [str(LADDER / script), *arguments])
         monkeypatch.setattr(sys, "path", list(sys.path))
         status = 0
         try:
@@ -99,7 +85,7 @@ def run_here(ladder, monkeypatch, capsys):
 
 
 @pytest.fixture(scope="module")
-def trained(run_rung, tmp_path_factory, write_mnist):
+def trained(tmp_path_factory, write_mnist):
     """What the scripts printed on the same 130 images, in batches of which the last has 2: by name and world size."""
     options = (
         "--data",
@@ -110,13 +96,13 @@ def trained(run_rung, tmp_path_factory, write_mnist):
         32,
     )
     worlds = [("mnist_single.py", 1), ("mnist_multi.py", 1), ("mnist_multi.py", 3)]
-    return {(script, size): run_rung(script, size, *options) for script, size in worlds}
+    return {(script, size): run_ranks(size, *options, script=LADDER / script) for script, size in worlds}
 
 
 def test_every_rung_prints_the_lines_of_the_others_and_ends_where_they_end(trained):
     outcomes = {}
     for world, ranks in trained.items():
-        assert [(rank.status, rank.stderr) for rank in ranks] == [(0, "")] * world[1], world
+        assert [rank.stderr for rank in ranks] == [""] * world[1], world
         texts = [re.sub(OF_A_RANK, "", rank.stdout, flags=re.MULTILINE) for rank in ranks]
         assert texts[1:] == [""] * (world[1] - 1)
         outcomes[world] = LINES.fullmatch(texts[0])
@@ -135,11 +121,11 @@ def test_each_rank_of_many_prints_its_share_and_its_steps(trained):
     assert found == [[(str(rank), epoch, shares[rank], "5") for epoch in "12"] for rank in range(3)]
 
 
-def test_the_rungs_resume_from_each_others_checkpoints(run_rung, run_here, ladder, small_mnist, tmp_path, monkeypatch):
+def test_the_rungs_resume_from_each_others_checkpoints(run_here, small_mnist, tmp_path, monkeypatch):
     """Also from one with the prefix of DistributedDataParallel; the notebook writes to outputs/."""
     line = ("--data", str(small_mnist), "--epochs", "3", "--batch-size", "256", "--modelpath", "outputs")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PAYLOAD", str(ladder.parent))
+    monkeypatch.setenv("PAYLOAD", str(PAYLOAD))
     monkeypatch.setenv("MNIST_ROOT", str(small_mnist))
     status, through, _ = run_here("mnist_single.py", *line[:-1], "through")
     assert status == 0
@@ -151,7 +137,7 @@ def test_the_rungs_resume_from_each_others_checkpoints(run_rung, run_here, ladde
                 path.unlink()
 
     namespace = {}
-    exec(compile("\n".join(cells(ladder / "mnist.ipynb")), "notebook", "exec"), namespace)  # noqa: S102
+    exec(compile("\n".join(cells(LADDER / "mnist.ipynb")), "notebook", "exec"), namespace)  # noqa: S102
     assert sorted(path.name[:10] for path in checkpoints.iterdir()) == [
         "best.pt",
         *(f"epoch-000{n}" for n in (1, 2, 3)),
@@ -162,7 +148,7 @@ def test_the_rungs_resume_from_each_others_checkpoints(run_rung, run_here, ladde
     (path,) = checkpoints.glob("epoch-*.pt")
     state = torch.load(path, weights_only=True)
     torch.save({**state, "model": {f"module.{name}": weight for name, weight in state["model"].items()}}, path)
-    ranks = run_rung("mnist_multi.py", 2, *line[:-1], tmp_path / "outputs")
+    ranks = run_ranks(2, *line[:-1], tmp_path / "outputs", script=LADDER / "mnist_multi.py")
     assert f"resuming after 1 epochs, from {tmp_path}" in ranks[0].stdout, ranks
     keep_first_epochs(2)
     status, last, _ = run_here("mnist_single.py", *line)
@@ -180,14 +166,11 @@ def cells(notebook):
     ]
 
 
-def test_every_rank_takes_the_step_of_the_whole_batch(ladder, small_mnist, tmp_path, run_code):
+def test_every_rank_takes_the_step_of_the_whole_batch(small_mnist, tmp_path):
     """In double precision, with SGD, which shows a gradient that is off by a factor; the shares differ in size."""
     code = """
-import os, sys, torch
-from pathlib import Path
 from ladder import mnist_multi, mnist_single
 from training.data import load_dataset, normalise
-from training.distributed import process_group
 from torch.nn.parallel import DistributedDataParallel
 
 data = load_dataset({data!r})
@@ -207,8 +190,7 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world:
     if world.rank == 0:
         torch.save([trained(mnist_single, lambda network: network), together], {result!r})
 """
-    ranks = run_code(2, code.format(data=str(small_mnist), result=str(tmp_path / "result")))
-    assert [rank.status for rank in ranks] == [0, 0], ranks[-1].stderr
+    run_code(2, code.format(data=str(small_mnist), result=str(tmp_path / "result")))
     alone, together = torch.load(tmp_path / "result", weights_only=True)
     assert together[0] == pytest.approx(alone[0], rel=1e-6)
     assert together[1] == alone[1] > 5
@@ -216,11 +198,10 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world:
         torch.testing.assert_close(together[2][name], weight, rtol=1e-9, atol=1e-9)
 
 
-def test_a_fault_is_one_line_and_ends_all_ranks(run_here, run_rung, tmp_path):
+def test_a_fault_is_one_line_and_ends_all_ranks(run_here, tmp_path):
     status, output, errors = run_here("mnist_single.py", "--data", str(tmp_path))
     assert re.fullmatch(rf"mnist_single.py: {tmp_path} holds no train-images-[^\n]*", status)
-    ranks = run_rung("mnist_multi.py", 2, "--data", tmp_path)
-    assert [rank.status for rank in ranks] == [1, 1]
+    ranks = run_ranks(2, "--data", tmp_path, script=LADDER / "mnist_multi.py", status=1)
     assert ranks[0].stderr == status.replace("mnist_single.py", "rank 0") + "\n"
     assert ranks[1].stderr == output == errors == ranks[0].stdout == ""
 

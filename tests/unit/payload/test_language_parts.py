@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from launching import run_code
 from training import TrainingError
 from training.language.model import GPT, SHAPES, Attention, Shape, count_parameters, flops_per_token
 from training.language.options import SIZES
@@ -64,7 +65,7 @@ def test_the_unigram_loss_is_the_entropy_of_the_bytes():
     )  # each byte counts once more
 
 
-def test_a_directory_is_joined_in_order_on_all_ranks(tmp_path, run_code):
+def test_a_directory_is_joined_in_order_on_all_ranks(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "c").write_text("second" * 100)
     (tmp_path / "a").write_text("first" * 100)
@@ -72,9 +73,6 @@ def test_a_directory_is_joined_in_order_on_all_ranks(tmp_path, run_code):
     ranks = run_code(
         2,
         f"""
-import os, torch
-from pathlib import Path
-from training.distributed import process_group
 from training.language.text import open_text
 with process_group(os.environ, use_gpu=False, timeout=60) as world:
     text = open_text(Path({str(tmp_path)!r}), None, 8, world)

@@ -6,17 +6,14 @@ import shutil
 import signal
 from pathlib import Path
 
-import forked_ranks
 import mnist_ddp
 import pytest
 import torch
 import torch.nn.functional as F
-from forked_ranks import equal, weights
+from launching import PAYLOAD, launch, run_code, run_ranks
+from small_runs import equal, weights
 from training.data import GlobalBatchSampler, digits_set, load_dataset, normalise
-from training.distributed import process_group
 from training.stopping import StopSignals
-
-pytestmark = pytest.mark.usefixtures("zygote")
 
 OUTPUT = re.compile(
     r"""world size (?P<size>\d+), backend gloo, device cpu, torch \S+, data \S+: 130 training and 31 test images
@@ -31,7 +28,7 @@ model written to (?P<model>\S+/mnist_ddp\.pt)
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory, write_mnist, run_ranks):
+def worlds(tmp_path_factory, write_mnist):
     """The same training in worlds of 1, 2 and 3: what the ranks printed, by the size of the world.
 
     Of the five global batches of an epoch the last has two samples, so that in a world of three
@@ -51,7 +48,7 @@ def outcome(ranks):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_rank_0_alone_prints_and_writes_and_the_model_does_not_depend_on_the_number_of_ranks(worlds, size):
-    assert [(rank.status, rank.stderr) for rank in worlds[size]] == [(0, "")] * size
+    assert [rank.stderr for rank in worlds[size]] == [""] * size
     assert [rank.stdout for rank in worlds[size][1:]] == [""] * (size - 1)
     found = outcome(worlds[size])
     assert found, worlds[size][0].stdout
@@ -73,13 +70,10 @@ def test_rank_0_alone_prints_and_writes_and_the_model_does_not_depend_on_the_num
 
 
 STEPS = """
-import mnist_ddp, os, torch
-from pathlib import Path
+import mnist_ddp
 from training.checkpoint import Run
 from training.data import GlobalBatchSampler, load_dataset, normalise
-from training.distributed import process_group
 from training.progress import Progress
-from training.stopping import StopSignals
 from torch.nn.parallel import DistributedDataParallel
 
 data = load_dataset(Path({data!r}))
@@ -101,10 +95,9 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world:
 """
 
 
-def test_training_takes_the_steps_of_the_mean_loss_over_the_global_batches(small_mnist, tmp_path, run_code):
+def test_training_takes_the_steps_of_the_mean_loss_over_the_global_batches(small_mnist, tmp_path):
     """In double precision, against a loop without ranks; SGD shows a gradient that is off by a factor."""
-    ranks = run_code(3, STEPS.format(data=str(small_mnist), result=str(tmp_path / "result")))
-    assert [rank.status for rank in ranks] == [0, 0, 0], ranks[-1].stderr
+    run_code(3, STEPS.format(data=str(small_mnist), result=str(tmp_path / "result")))
     loss, right, weights = torch.load(tmp_path / "result", weights_only=True)
 
     data = load_dataset(small_mnist)
@@ -127,8 +120,8 @@ def test_training_takes_the_steps_of_the_mean_loss_over_the_global_batches(small
     assert right * 31 / 100 == pytest.approx(int((scores.argmax(dim=1) == data.test_labels).sum()))
 
 
-def test_alone_in_any_directory_it_learns_the_digits_set_and_reports_it(payload, run_alone, tmp_path):
-    payload = shutil.copytree(payload, tmp_path / "payload", ignore=shutil.ignore_patterns("__pycache__"))
+def test_alone_in_any_directory_it_learns_the_digits_set_and_reports_it(run_alone, tmp_path):
+    payload = shutil.copytree(PAYLOAD, tmp_path / "payload", ignore=shutil.ignore_patterns("__pycache__"))
     for path in [payload, *payload.rglob("*")]:
         path.chmod(0o555)
     (tmp_path / "elsewhere").mkdir()
@@ -144,10 +137,10 @@ def test_alone_in_any_directory_it_learns_the_digits_set_and_reports_it(payload,
 
 
 @pytest.mark.parametrize("lacking", [(0, 1), (1,)])
-def test_data_that_some_ranks_lack_ends_all_with_one_line(run_ranks, small_mnist, tmp_path, lacking):
+def test_data_that_some_ranks_lack_ends_all_with_one_line(small_mnist, tmp_path, lacking):
     roots = [{"MNIST_ROOT": str(tmp_path if rank in lacking else small_mnist)} for rank in (0, 1)]
-    ranks = run_ranks(2, environments=roots)
-    assert [(rank.status, rank.stdout) for rank in ranks] == [(1, "")] * 2
+    ranks = run_ranks(2, environments=roots, status=1)
+    assert [rank.stdout for rank in ranks] == [""] * 2
     first = lacking[0]
     assert re.fullmatch(rf"rank {first}: {tmp_path} holds no train-images-.*\n", ranks[first].stderr)
     assert ranks[1 - first].stderr == ""
@@ -161,7 +154,7 @@ def test_a_modelpath_that_cannot_be_made_is_reported_before_the_training(run_alo
 
 
 def test_a_rank_that_is_killed_takes_the_others_with_it(small_mnist):
-    ranks = forked_ranks.Forks(2, "--data", small_mnist, "--epochs", 1000000, "--timeout", "3600")
+    ranks = launch(2, PAYLOAD / "mnist_ddp.py", "--data", small_mnist, "--epochs", 1000000, "--timeout", "3600")
     ranks.wait_until_said("epoch 1/1000000")
     ranks.signal(1, signal.SIGKILL)
     first, _ = ranks.wait()
@@ -184,17 +177,11 @@ def test_a_network_that_cannot_be_compiled_is_one_sentence_before_the_training(s
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.fixture
-def alone():
-    """A world of one, and signals that do what they always do."""
-    with process_group({}, use_gpu=False, timeout=10) as world:
-        yield world, StopSignals(world, enabled=False)
-
-
 def test_a_long_epoch_reports_how_far_it_is(monkeypatch, capsys, alone):
     monkeypatch.setattr("training.progress.LINE_SECONDS", 0)
     monkeypatch.setattr(mnist_ddp, "load_dataset", lambda *_where: digits_set())
-    mnist_ddp.train(mnist_ddp.parse_arguments(["--epochs", "1", "--batch-size", "2000"]), *alone)
+    options = mnist_ddp.parse_arguments(["--epochs", "1", "--batch-size", "2000"])
+    mnist_ddp.train(options, alone, StopSignals(alone, enabled=False))
     lines = [line for line in capsys.readouterr().out.splitlines() if "(rank 0)" in line]
     assert [re.sub(r"\d\.\d{4}", "2.3", line) for line in lines] == [
         f"epoch 1/1  {share} %  loss 2.3 (rank 0)" for share in (33, 66, 100)
@@ -205,8 +192,7 @@ def test_bfloat16_gives_nearly_the_same_losses(small_mnist, tmp_path):
     line = ("--data", small_mnist, "--epochs", 2, "--batch-size", 32, "--modelpath")
     losses = {}
     for option in ("--seed=0", "--bf16"):
-        (rank,) = forked_ranks.train(1, *line, tmp_path / option, option)
-        assert rank.status == 0, rank.stderr
+        (rank,) = run_ranks(1, *line, tmp_path / option, option)
         losses[option] = [float(loss) for loss in re.findall(r"loss (\S+) ", rank.stdout)]
     assert losses["--bf16"] == pytest.approx(losses["--seed=0"], abs=0.05)
     assert not equal(weights(tmp_path / "--bf16"), weights(tmp_path / "--seed=0"))

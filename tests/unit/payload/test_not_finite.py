@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from launching import PAYLOAD
+from launching import PAYLOAD, run_code
 from small_runs import small_run, take_steps
 from training import NOT_FINITE
 from training.finite import are_finite
@@ -16,7 +16,7 @@ from training.stopping import StopSignals
 SENTENCE = rf"rank 0: the loss of [^\n]+ {NOT_FINITE}: (nan|inf)\. Use a smaller --lr[^\n]*\n"
 #: After some losses, all of one rank are infinite.
 DIVERGING = """
-import os, sys, torch.nn.functional as F
+import torch.nn.functional as F
 losses = []
 def poisoned(*arguments, function=F.cross_entropy, **options):
     losses.append(function(*arguments, **options))
@@ -28,19 +28,18 @@ program.main(program.parse_arguments(sys.argv[1:]))
 """
 
 
-def run_diverging(run_code, module, good, *line):
+def run_diverging(module, good, *line):
     line = [f"{module}.py", *map(str, line)]
-    return run_code(2, DIVERGING.format(module=module, good=good, rank=1, line=line))
+    return run_code(2, DIVERGING.format(module=module, good=good, rank=1, line=line), status=1)
 
 
 def all_finite(paths):
     return all(are_finite(torch.load(path, weights_only=True)["model"].values()) for path in paths)
 
 
-def test_a_loss_that_is_not_finite_ends_all_ranks_together_and_is_reported_once(run_code, small_mnist, tmp_path):
+def test_a_loss_that_is_not_finite_ends_all_ranks_together_and_is_reported_once(small_mnist, tmp_path):
     line = ("--data", small_mnist, "--batch-size", 32, "--epochs", 9, "--keep", 1, "--modelpath", tmp_path / "run")
-    ranks = run_diverging(run_code, "mnist_ddp", 12, *line)  # 5 steps in each epoch
-    assert [rank.status for rank in ranks] == [1, 1], ranks
+    ranks = run_diverging("mnist_ddp", 12, *line)  # 5 steps in each epoch
     assert re.fullmatch(SENTENCE, ranks[0].stderr) and ranks[1].stderr == ""
     paths = sorted((tmp_path / "run" / "checkpoints").glob("*.pt"))
     assert [path.name for path in paths][1:] == ["epoch-0002-step-000000.pt"] and all_finite(paths)
@@ -48,18 +47,11 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_together_and_is_reported_once(
     assert '"epoch": 3, "loss": null' in last, "a record of the epoch that diverged"
 
 
-def test_the_language_model_ends_too_and_writes_no_checkpoint(run_code, text, tmp_path):
+def test_the_language_model_ends_too_and_writes_no_checkpoint(text, tmp_path):
     line = ("--size", "100K", "--context", 16, "--data", text, "--steps", 40, "--interval", 40, "--every", 2)
-    ranks = run_diverging(run_code, "lm_fsdp", 5, *line, "--keep", 1, "--modelpath", tmp_path / "run")
-    assert [rank.status for rank in ranks] == [1, 1], ranks
+    ranks = run_diverging("lm_fsdp", 5, *line, "--keep", 1, "--modelpath", tmp_path / "run")
     assert re.fullmatch(SENTENCE, ranks[0].stderr) and ranks[1].stderr == ""
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
-
-
-@pytest.fixture
-def text(tmp_path):
-    (tmp_path / "text").write_text("".join(f"{number} is {number * 7 % 13}\n" for number in range(2000)))
-    return tmp_path / "text"
 
 
 @pytest.mark.parametrize("script", ["mnist_single.py", "mnist_multi.py", "nn.py"])

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import search
+from launching import PAYLOAD
 from training import TrainingError
 from training import search as files
 from training.search import is_running, last_value, lock_trial, start_training
@@ -57,9 +58,9 @@ def test_an_option_that_makes_no_sense_is_refused_in_one_line(wrong, words, caps
     assert words in line
 
 
-def test_the_example_training_is_searched_unless_a_script_is_named(payload):
-    assert arguments().command == [str(payload / "mnist_ddp.py")]
-    assert arguments("--", "--epochs", "1").command == [str(payload / "mnist_ddp.py"), "--epochs", "1"]
+def test_the_example_training_is_searched_unless_a_script_is_named():
+    assert arguments().command == [str(PAYLOAD / "mnist_ddp.py")]
+    assert arguments("--", "--epochs", "1").command == [str(PAYLOAD / "mnist_ddp.py"), "--epochs", "1"]
     assert arguments("--", __file__, "-x").command == [__file__, "-x"]
     assert [parameter.name for parameter in arguments().space] == ["lr", "batch-size"]
 
@@ -167,8 +168,8 @@ search.main(search.parse_arguments(["--study", "study", "--trials", "1"]))
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(payload, tmp_path, number, status):
-    environment = {**os.environ, "PYTHONPATH": str(payload)}
+def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(tmp_path, number, status):
+    environment = {**os.environ, "PYTHONPATH": str(PAYLOAD)}
     environment.pop("WORLD_SIZE", None)
     command = [sys.executable, "-c", START.format(number=number.value)]
     ended = subprocess.run(

@@ -1,12 +1,21 @@
-"""training/checkpoint.py: which checkpoints are there, which are kept, and one run at a time."""
+"""training/checkpoint.py: which files there are, which are kept, one run at a time, and no damage goes unnoticed."""
 
 import errno
+import io
 import os
+import pickle
+import re
+import stat
+import zipfile
+from contextlib import nullcontext
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+from torch import nn
 from training import TrainingError
-from training.checkpoint import Checkpoints, make_directory
+from training.checkpoint import Checkpoints, make_directory, save_model
 from training.sharded.checkpoints import ShardedDirectory
 
 STATE = {"weight": torch.arange(6.0).view(2, 3)}
@@ -16,9 +25,6 @@ def test_a_directory_is_made_with_its_parents_and_one_without_room_for_files_is_
     for path in (tmp_path / "runs" / "first", tmp_path):
         make_directory(path)
         assert os.listdir(path) == (["runs"] if path == tmp_path else [])
-    (tmp_path / "model").write_text("a file")
-    with pytest.raises(TrainingError, match="model: cannot be written .File exists.. Choose another directory"):
-        make_directory(tmp_path / "model")
 
     def read_only(**_arguments):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -135,3 +141,126 @@ def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(c
         checkpoints.save({"weights": torch.ones(2000)}, epoch=2, step=0, best=True)
     assert names(checkpoints) == before
     assert checkpoints.latest()["epoch"] == best(checkpoints)["epoch"] == 1
+
+
+class Malice:
+    """Makes whoever unpickles it run a command."""
+
+    def __init__(self, witness):
+        self.witness = witness
+
+    def __reduce__(self):
+        return (Path.touch, (self.witness,))
+
+
+def cut(share):
+    """Leave a share of a file."""
+    return lambda path, _: os.truncate(path, int(share * path.stat().st_size))
+
+
+def pickled(path, malice):
+    path.write_bytes(pickle.dumps({"epoch": malice}))
+
+
+def saved(path, malice, **options):
+    torch.save({"epoch": malice}, path, **options)
+
+
+def saved_as_before_1_6(path, malice):
+    saved(path, malice, _use_new_zipfile_serialization=False)
+
+
+def traced(path, _):
+    """Write a program of TorchScript, which torch before 2.6 runs although it is to load weights only."""
+    torch.jit.save(torch.jit.trace(nn.Linear(3, 2), torch.ones(1, 3)), str(path))
+
+
+def compressed(path, _):
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+
+
+@pytest.mark.parametrize(
+    "damage", [cut(0), cut(0.001), cut(0.5), cut(0.999), pickled, saved, saved_as_before_1_6, traced, compressed]
+)
+def test_what_is_no_checkpoint_is_left_for_the_one_before_and_its_code_is_not_run(
+    checkpoints, tmp_path, capsys, damage
+):
+    witness = tmp_path / "code was run"
+    pickle.loads(pickle.dumps(Malice(witness)))  # noqa: S301 (ours)
+    assert witness.exists(), "the malice works"
+    witness.unlink()
+    checkpoints.save({"epoch": 1}, epoch=1, step=0)
+    path = checkpoints.save(STATE, epoch=2, step=0)
+    damage(path, Malice(witness))
+    assert checkpoints.latest()["epoch"] == 1
+    reason = "its parts are compressed" if damage is compressed else ".+"
+    assert re.fullmatch(rf"{path}: damaged \({reason}\); trying the checkpoint before\n", capsys.readouterr().out)
+    assert not witness.exists()
+
+
+NO_MEMORY = "0.pt: not enough memory to read it. Nothing was changed: request more memory$"
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        ("training.checkpoint.read_file", OSError(errno.EIO, "I/O error"), r"0.pt: cannot be read \(I/O error\). No"),
+        ("training.checkpoint.read_file", MemoryError(), NO_MEMORY),
+        ("torch.load", MemoryError(), NO_MEMORY),
+        ("torch.load", RuntimeError("can't allocate memory: you tried ..."), NO_MEMORY),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(checkpoints, monkeypatch, function, error, message):
+    path = [checkpoints.save(STATE, epoch=epoch, step=0) for epoch in (1, 2)][-1]
+    before = names(checkpoints)
+    monkeypatch.setattr(function, Mock(side_effect=error))
+    with pytest.raises(TrainingError, match=f"^{path.parent}/epoch-0002-step-00000{message}"):
+        checkpoints.latest()
+    assert names(checkpoints) == before
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(checkpoints, make):
+    path = checkpoints.directory / "epoch-0001-step-000000.pt"
+    make(path)
+    with pytest.raises(TrainingError, match=f"^{path}: an? .*, not a regular file. Remove it"):
+        checkpoints.latest()
+
+
+def test_a_saved_model_replaces_the_old_one_and_needs_no_trust_in_pickle(tmp_path):
+    (tmp_path / "model.pt").write_text("old")
+    umask = os.umask(0o022)
+    try:
+        with (tmp_path / "model.pt").open() as reader:
+            save_model(STATE, tmp_path / "model.pt")
+            assert reader.read() == "old", "a reader of the old one reads it to its end"
+    finally:
+        os.umask(umask)
+    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert loaded.keys() == STATE.keys() and torch.equal(loaded["weight"], STATE["weight"])
+    assert os.listdir(tmp_path) == ["model.pt"]
+    assert (tmp_path / "model.pt").stat().st_mode & 0o777 == 0o644
+
+
+def test_the_model_is_on_the_disk_before_it_takes_the_place_of_the_old_one(tmp_path, monkeypatch):
+    (tmp_path / "model.pt").write_text("old")
+    seen_at_sync = []
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: seen_at_sync.append((tmp_path / "model.pt").read_bytes()))
+    save_model(STATE, tmp_path / "model.pt")
+    # the file, and then the directory with its new name
+    assert [content == b"old" for content in seen_at_sync] == [True, False]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_a_file_system_that_brings_no_directory_to_the_disk_is_no_hindrance(tmp_path, monkeypatch, number):
+    def fsync(descriptor, real=os.fsync):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with nullcontext() if number == errno.EINVAL else pytest.raises(TrainingError, match="cannot be written"):
+        save_model(STATE, tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").exists()
