@@ -5,7 +5,6 @@ Prints a table in Markdown; progress goes to standard error. Starts the testbed 
 
 import argparse
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,31 +14,21 @@ from benchmarks.measure import measure  # noqa: E402
 from benchmarks.results import RESULTS, Results  # noqa: E402
 from benchmarks.rows import EXPERIMENTS, ROWS  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.progress import end_like_interrupt  # noqa: E402
+from testbed.progress import exit_status, run  # noqa: E402
 from testbed.recipes import VENV, module  # noqa: E402
 
 PICTURE = table.PAGE.parent / "pictures" / "benchmarks.svg"
 
 
-def main():
+def main(options):
     """Measure what the command line selects; return the exit status."""
-    options = parse_arguments()
-    end_like_interrupt()
     layout = Layout.from_environment(os.environ)
-    try:
-        results = Results.load(RESULTS) if options.redraw else measure_selected(layout, options)
-        report(layout, options, results)
-    except (TestbedError, OSError) as error:
-        print(f"benchmarks: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("benchmarks: interrupted", file=sys.stderr)
-        return 130
+    results = Results.load(RESULTS) if options.redraw else measure_selected(layout, options)
+    report(layout, options, results)
     if not results.failures:
         return 0
     options_again = [*(["--page"] if options.page else []), *(f"--only {name}" for name in results.failures)]
-    print(f"benchmarks: rows failed. Measure them again: benchmarks/run {' '.join(options_again)}", file=sys.stderr)
-    return 1
+    raise TestbedError(f"rows failed. Measure them again: benchmarks/run {' '.join(options_again)}")
 
 
 def parse_arguments():
@@ -54,18 +43,13 @@ def parse_arguments():
     what.add_argument("--only", action="append", metavar="NAME", choices=ROWS, help="measure this row; repeatable")
     what.add_argument("--redraw", action="store_true", help="write docs/benchmarks.md again, without measuring")
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md")
-    parser.add_argument("--pairs", type=positive, metavar="N", help="number of pairs of each row, instead of 1 to 21")
+    parser.add_argument("--pairs", type=int, metavar="N", help="number of pairs of each row, instead of 1 to 21")
     options = parser.parse_args()
     if (options.page or options.redraw) and options.pairs or options.page and options.redraw:
         parser.error("--page goes alone or with --only, --redraw goes alone")
+    if options.pairs is not None and options.pairs < 1:
+        parser.error("--pairs: a number from 1")
     return options
-
-
-def positive(text):
-    """A number of pairs. Raises ValueError, which argparse reports."""
-    if int(text) < 1:
-        raise ValueError(text)
-    return int(text)
 
 
 def measure_selected(layout, options):
@@ -88,14 +72,9 @@ def report(layout, options, results):
 def draw(layout):
     """Draw the results of the page, with the matplotlib of the venv module. Raises TestbedError."""
     python = layout.easybuild / "software" / module(VENV) / "venv" / "bin" / "python"
-    if not python.exists():
-        raise TestbedError(f"matplotlib not found: {python} does not exist. Install it with ./demo.")
-    command = [python, Path(__file__).with_name("picture.py"), RESULTS, PICTURE]
-    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-    if result.returncode:
-        reason = result.stderr.strip() or f"status {result.returncode}"
-        raise TestbedError(f"cannot draw the picture: {reason.splitlines()[-1]}")
+    run([python, Path(__file__).with_name("picture.py"), RESULTS, PICTURE], advice="./demo installs matplotlib.")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    chosen = parse_arguments()
+    sys.exit(exit_status(lambda: main(chosen), program="benchmarks", again="No result was kept."))

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from pathlib import Path
 from benchmarks.results import Ratio, Results
 from benchmarks.rows import ROWS
 from benchmarks.session import TREE, NotMeasurable, Session
-from benchmarks.table import quantity
+from benchmarks.table import UNITS
 from testbed import recipes
 from testbed.layout import TestbedError
 from testbed.lifecycle import provide_optional, up
@@ -48,8 +47,8 @@ def measure(layout, experiments, rounds=None):
 def measure_experiment(layout, experiment, rounds, results):
     """Add the rows of an experiment to `results`."""
     try:
-        with scratch_directory(layout) as scratch:
-            measured = list(report_rounds(experiment, Session(layout, scratch), rounds))
+        with tempfile.TemporaryDirectory(prefix="benchmark-", dir=layout.root) as scratch:
+            measured = list(report_rounds(experiment, Session(layout, Path(scratch)), rounds))
     except NotMeasurable as reason:
         results.left_out.update(dict.fromkeys(experiment.names, str(reason)))
     except (TestbedError, OSError) as error:
@@ -69,7 +68,7 @@ def report_rounds(experiment, session, rounds):
         for number, pairs in enumerate(islice(generator, rounds + 1 - first), first):
             count = f"pair {number} of {rounds}" if number else "warm-up"
             for name, (a, b) in zip(experiment.names, pairs):
-                sides = " against ".join(quantity(value, ROWS[name].unit) for value in (a, b))
+                sides = " against ".join(UNITS[ROWS[name].unit](value) for value in (a, b))
                 print_progress(f"{name}, {count}: {sides}, ratio {a / b:.2f}")
             yield pairs
 
@@ -84,16 +83,6 @@ def describe_run(load_before, seconds):
         f"on {os.cpu_count()} cores, {platform.machine()}, Linux "
         f"{platform.release()}, with a load average of {load_before:.1f} before and {os.getloadavg()[0]:.1f} after."
     )
-
-
-@contextlib.contextmanager
-def scratch_directory(layout):
-    """A directory in the testbed for the time of the block."""
-    directory = Path(tempfile.mkdtemp(prefix="benchmark-", dir=layout.root))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory)
 
 
 def print_progress(line):

@@ -76,6 +76,6 @@ EXPERIMENTS = (
     Experiment(installs.install_image, ("install-image", "rebuild", "rebuild-bytes"), (CONTAINER,), warm_up=False),
     Experiment(trainings.time_to_99, ("time-to-99",), TRAINING, warm_up=False),
     Experiment(trainings.two_ranks, ("two-ranks",), TRAINING, rounds=11),
-    Experiment(partial(trainings.by_program, program="health_cost.py"), ("health",), TRAINING),
-    Experiment(partial(trainings.by_program, program="save_cost.py"), ("save",), TRAINING, warm_up=False),
+    Experiment(partial(trainings.by_program, row="health"), ("health",), TRAINING),
+    Experiment(partial(trainings.by_program, row="save"), ("save",), TRAINING, warm_up=False),
 )

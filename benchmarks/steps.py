@@ -1,7 +1,5 @@
 """Rows on single steps of a job: launching, CPU time, a silent name server, `import torch`, and `module load`."""
 
-import os
-import shutil
 import socket
 import sys
 import time
@@ -9,7 +7,7 @@ from pathlib import Path
 
 from benchmarks import counts
 from benchmarks.programs.cpu_seconds import find_reports
-from benchmarks.session import PROGRAMS, TREE, NotMeasurable
+from benchmarks.session import PROGRAMS, NotMeasurable
 from testbed.layout import NODES, TestbedError
 from testbed.recipes import CONTAINER, VENV, module
 
@@ -40,15 +38,8 @@ shared=$(sed 's/^shared loop devices = no/shared loop devices = yes/' "$configur
 exec singularity --config <(echo "$shared") exec "$SIF" "$@"
 """
 IN_SHARED_IMAGE = ("bash", "-c", SHARE_IMAGE, "bash")
-#: Packs the installation in its argument as its recipe would, with the recipe's default options.
-PACK = """
-import os, sys
-from easybuild.tools.options import set_up_configuration
-blocks = os.environ["PYTHONPATH"] + "/*.py"
-set_up_configuration(["--allow-use-as-root-and-accept-consequences", "--include-easyblocks=" + blocks], silent=True)
-from easybuild.easyblocks.pytorchvenv import pack
-pack(sys.argv[1], "-comp lz4 -no-fragments", os.cpu_count())
-"""
+#: How a recipe with `packed = True` packs an installation (easyblocks/pytorchvenv.py).
+PACK = ("-no-progress", "-no-xattrs", "-all-root", "-comp", "lz4", "-no-fragments", "-p", ".packed f 444 0 0 true")
 
 
 def launch(session, *, recipe, srun, ranks):
@@ -142,7 +133,9 @@ def import_by_ranks(session, prefix=()):
 def import_packed(session):
     """The same from the venv module packed as its recipe would, and unpacked."""
     env = session.load(VENV)
-    packed = {**env, "PYTORCH_PACKED": str(pack_venv(session, Path(env["EBROOTPYTORCH"])))}
+    file = session.scratch / "venv.squashfs"
+    session.run(["mksquashfs", env["EBROOTPYTORCH"], file, *PACK], env)
+    packed = {**env, "PYTORCH_PACKED": str(file)}
     while True:
         yield [(_import_cpu(session, packed), _import_cpu(session, env))]
 
@@ -150,18 +143,6 @@ def import_packed(session):
 def _import_cpu(session, env, prefix=()):
     command = [*prefix, "conda-python-distributed", *IMPORT_TORCH]
     return sum(cpu_of_tasks(session, env, NODE_OF_RANKS, command, tasks=RANKS)) / RANKS
-
-
-def pack_venv(session, root):
-    """Return a copy of the file that a recipe with `packed = True` adds to the module in `root`; the module is kept."""
-    packed = root / "venv.squashfs"
-    env = {**os.environ, "PYTHONPATH": str(TREE / "easyblocks"), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        session.run([session.layout.eb_venv / "bin" / "python", "-c", PACK, root], env)
-        return shutil.copy(packed, session.scratch)
-    finally:
-        for file in (packed, root / "provenance" / "packed.json"):
-            file.unlink(missing_ok=True)
 
 
 def metadata(session):

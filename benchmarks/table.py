@@ -48,16 +48,6 @@ def decimals(ratio):
     return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:#.2g}"
 
 
-def quantity(value, unit):
-    """A value as text with its unit, a key of `UNITS`."""
-    return UNITS[unit](value)
-
-
-def instructions(value):
-    """Instructions as text, in millions."""
-    return f"{value / 1e6:.1f} million"
-
-
 def seconds(value):
     """Seconds as text, with three digits or in whole milliseconds."""
     if round(value, 3) < 1:
@@ -68,7 +58,7 @@ def seconds(value):
 #: How each unit of a row is written.
 UNITS = {
     "seconds": seconds,
-    "instructions": instructions,
+    "instructions": lambda value: f"{value / 1e6:.1f} million",
     "calls": "{:,.0f} calls".format,
     "bytes": lambda value: f"{value / 1e6:.1f} MB",
 }
@@ -79,8 +69,8 @@ def _row(row, ratio):
     cells = (
         f"`{row.name}`",
         row.title,
-        quantity(ratio.a, row.unit),
-        quantity(ratio.b, row.unit),
+        UNITS[row.unit](ratio.a),
+        UNITS[row.unit](ratio.b),
         f"**{decimals(ratio.value)}**",
         f"{decimals(ratio.low)} to {decimals(ratio.high)} of {ratio.pairs}" if ratio.pairs > 1 else "–",
         f"{target}, missed" if misses(row, ratio) else target,

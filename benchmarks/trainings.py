@@ -57,11 +57,11 @@ def two_ranks(session):
         yield [(together, seconds_per_epoch("conda-python-simple", 2))]
 
 
-def by_program(session, *, program):
-    """Both sides of a row, as a program prints them in its lines `A: ...` and `B: ...`."""
+def by_program(session, *, row):
+    """Both sides of a row, as `training_cost.py` prints them in its lines `A: ...` and `B: ...`."""
     env = session.load(DATASET, VENV)
     while True:
-        output = session.run(["python", PROGRAMS / program, session.scratch / "checkpoints"], env)
+        output = session.run(["python", PROGRAMS / "training_cost.py", row, session.scratch / "checkpoints"], env)
         yield [(number_after("A: ", output), number_after("B: ", output))]
 
 
