@@ -27,7 +27,7 @@ must resume from its last checkpoint. Its own failure is not repeated. A node ha
 reports that its tasks were killed and those of other nodes were terminated, if it does not answer, or if a check of
 pytorch-doctor fails there. The exit status is that of the last step.
 """
-USAGE = "pytorch-run [--spare K] [--retries R] [--min-nodes M] [--no-preflight] [options of srun] -- COMMAND ..."
+USAGE = "pytorch-run [--spare K] [--retries R] [--no-preflight] [options of srun] -- COMMAND ..."
 #: After these the program was asked to end, and its end is no failure of a node.
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 #: Passed on to srun, which passes them on to its tasks. A terminal sends SIGINT to srun itself.
@@ -70,7 +70,6 @@ def parse(arguments):
     add = parser.add_argument
     add("--spare", type=int, default=0, metavar="K", help="keep K nodes in reserve (default: those that -N leaves)")
     add("--retries", type=int, default=3, metavar="R", help="run again at most R times (default: %(default)s)")
-    add("--min-nodes", type=int, metavar="M", help="continue on M nodes at least (default: -N)")
     add("--no-preflight", action="store_true", help="do not check the nodes before the first run")
     add("-N", "--nodes", type=int, metavar="N", help="nodes of a run (default: all but --spare)")
     add("-n", "--ntasks", type=int, metavar="N", help="tasks of a run, on at most as many nodes")
@@ -80,7 +79,7 @@ def parse(arguments):
     end = [*arguments, "--"].index("--")
     options, options.srun = parser.parse_known_args(arguments[:end])
     options.command = arguments[end + 1 :]
-    for name, least in (("spare", 0), ("retries", 0), ("nodes", 1), ("ntasks", 1), ("min_nodes", 1)):
+    for name, least in (("spare", 0), ("retries", 0), ("nodes", 1), ("ntasks", 1)):
         value = getattr(options, name)
         if value is not None and value < least:
             parser.error(f"--{name.replace('_', '-')}={value} is not a number from {least}")
@@ -95,7 +94,7 @@ class Run:
     """The steps of `options` in the allocation that `env` describes. Raises LaunchError.
 
     `nodes`   those that have not failed, in the order of their use; `failed` those that have
-    `wanted`  the number of nodes of a step; `least` the number that is enough if no more are left
+    `wanted`  the number of nodes of a step; `tasks` the options of srun for its tasks, as srun has them by default
     """
 
     def __init__(self, options, env):
@@ -119,20 +118,17 @@ class Run:
             total = max(self.wanted, 1) + spare
             fault = f"{needed} need {total} nodes, and the allocation has {available}"
             raise LaunchError(fault, f"request more: salloc --no-kill -N{total}")
-        self.least = min(options.min_nodes or self.wanted, self.wanted)
-        for count in (self.wanted, self.least):
-            self.tasks(count)  # an error before the first step
+        self.tasks = self.choose_tasks()
         states = node_states(self.nodes)
         # those that the site takes out of service are the last to be used
         self.drained = [node for node in self.nodes if states.get(node, ("",))[0].startswith("drain")]
         self.nodes.sort(key=self.drained.__contains__)
         self.leave_out(lost_nodes(self.nodes, None, states, self.nodes))
 
-    def tasks(self, count):
-        """The options of srun for the tasks of a step on `count` nodes, as srun itself has them by default."""
-        given, total, nodes = self.options.ntasks, self.job.tasks, self.job.nodes
-        if given:
-            return [f"--ntasks={given * count // self.wanted}"]
+    def choose_tasks(self):
+        count, total, nodes = self.wanted, self.job.tasks, self.job.nodes
+        if self.options.ntasks:
+            return [f"--ntasks={self.options.ntasks}"]
         if not total or not nodes or any(option.startswith("--ntasks-per-") for option in self.options.srun):
             return []
         fault = f"the job has {total} tasks on {nodes} nodes, and a step has {count} nodes"
@@ -150,10 +146,10 @@ class Run:
                 print_message(PROGRAM, f"{node} failed: {reason}")
 
     def shortage(self):
-        if len(self.nodes) >= self.least:
+        if len(self.nodes) >= self.wanted:
             return None
         return (
-            f"No spare node is left: {len(self.nodes)} of the {self.least} nodes that it needs, as "
+            f"No spare node is left: {len(self.nodes)} of the {self.wanted} nodes that it needs, as "
             f"{','.join(self.failed)} failed. Submit again with a larger -N, and with --exclude={','.join(self.failed)}"
         )
 
@@ -198,7 +194,7 @@ class Run:
     def step(self, nodes, later):
         """Run a step; return its exit status, whether this program was told to end, and srun's messages."""
         where = [*self.job.where[1:], f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
-        command = ["srun", *later, *self.options.srun, *where, *self.tasks(len(nodes)), *self.options.command]
+        command = ["srun", *later, *self.options.srun, *where, *self.tasks, *self.options.command]
         left = OF_STEP if self.is_in_step else SIZES
         env = {name: text for name, text in self.env.items() if not left.match(name)}
         received, missed, process = [], [], None

@@ -15,6 +15,7 @@ from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pytorch_launch import process as read_process
 from pytorch_launch import read
 
 #: py-spy processes at a time; of the processes that a rank started, so many are read.
@@ -102,15 +103,11 @@ def _read(place, uid):
         is_python = re.match(r"(python|pypy)[\d.]*[a-z]*( \(deleted\))?$", program)
         if not is_python and "/libpython" not in (place / "maps").read_text(errors="replace"):
             return None
-        fields = _fields((place / "stat").read_text(errors="replace"))
+        # in proc_pid_stat(5), the name in brackets before may have blanks
+        fields = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:  # it has ended, or may not be read
         return None
     return Process(int(place.name), int(fields[1]), int(fields[19]), env)
-
-
-def _fields(stat):
-    """The state, the parent, ..., the start: in proc_pid_stat(5), the name in brackets before may have blanks."""
-    return stat.rpartition(")")[2].split()
 
 
 def _is_of(env, node, job, step):
@@ -160,7 +157,7 @@ def _dump(program, pid, seconds):
             return json.loads(done.stdout.decode(errors="replace"))
     except subprocess.TimeoutExpired:
         reason, wait = "try again with a larger --timeout", read(f"/proc/{pid}/wchan")
-        if _fields(read(f"/proc/{pid}/stat") or "")[:1] == ["D"]:
+        if read_process(pid)[1] == "D":
             place = f" ({wait})" if wait not in (None, "", "0") else ""
             reason = f"it waits in the kernel for a device or a file system{place}. Ask the site to check the node"
         raise SpyError(f"no stack within {seconds} s: {reason}") from None

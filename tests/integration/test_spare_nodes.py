@@ -112,16 +112,3 @@ def test_after_two_failures_the_weights_are_those_of_an_undisturbed_run(
     assert session.end() == 0, session.output()
     assert session.output().count("resuming after ") == 2
     assert_equal_weights(few_images / "through", few_images / "run")
-
-
-@pytest.mark.thorough
-def test_a_world_of_torchrun_continues_on_fewer_nodes(testbed, cluster, venv, few_images):
-    run = "salloc --no-kill -N3 pytorch-run --no-preflight --min-nodes 2 --ntasks-per-node=1"
-    program = f"torchrun-distributed --nproc-per-node=1 {TRAINING} --epochs 60 --modelpath run"
-    session = Session(testbed, cluster, venv, few_images, f"{run} -- {program}")
-    session.wait_for("epoch 5/60")
-    kill_node(cluster, "nid001003")
-    assert session.end() == 0, session.output()
-    assert "pytorch-run: run 2 on nid001001,nid001002, 0 spare" in session.output()
-    assert "world size 3," in session.output() and "world size 2," in session.output()
-    assert "resuming after " in session.output() and "epoch 60/60" in session.output()

@@ -32,7 +32,7 @@ def test_own_options_and_those_of_srun_may_be_mixed():
         ("-w n1 -- x", "-w names nodes"),
         ("--retries -- x", "--retries: expected one argument"),
         ("--retries=-1 -- x", "--retries=-1 is not a number from 0"),
-        ("--min-nodes 0 -- x", "--min-nodes=0 is not a number from 1"),
+        ("-N0 -- x", "--nodes=0 is not a number from 1"),
     ],
 )
 def test_a_line_that_cannot_be_run_is_an_error(line, fault):
@@ -123,7 +123,6 @@ RUNS = [
     ("--spare 1", {}, FIVE, 2, [], "the job has 5 tasks on 3 nodes, and a step has 2 nodes. Name the tasks"),
     ("-N3 --spare 1", {}, ENV, 2, [], "-N3 and --spare 1 need 4 nodes, and the allocation has 3"),
     ("--spare 3", {}, ENV, 2, [], "--spare 3 need 4 nodes"),
-    ("--min-nodes 1 -n6", {"step_1": "echo n3 >alive; exit 1"}, ENV, 0, ["--ntasks=6", "--nodelist=n3 --ntasks=2"], ""),
     # again without the node that does not answer; srun may wait for ever, so it has a limit
     (
         *("--spare 1 -l", {"step_1": "echo n1 n3 >alive; exit 1"}, ENV, 0),
