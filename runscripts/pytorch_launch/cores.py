@@ -58,9 +58,11 @@ def choose_cores(node, world, gpu, remedy="give each rank more"):
 def _job_cpus(node, world):
     """The number of CPUs that the ranks of this node have together."""
     allowed = len(node.allowed)
-    if world.exported or (world.unbound and world.node_cpus is not None and allowed < world.node_cpus):
-        # torchrun's workers inherit the mask of their agent. Where Slurm bound no task, it may count CPUs that no task
-        # gets (core specialization), and the mask is that of all ranks together.
+    if world.exported:  # torchrun's workers inherit the mask of their agent, but with --numa-binding
+        return max(allowed, world.node_cpus or 0)
+    if world.unbound and world.node_cpus is not None and allowed < world.node_cpus:
+        # Where Slurm bound no task, it may count CPUs that no task gets (core specialization), and the mask is that of
+        # all ranks together.
         return allowed
     if world.node_cpus is not None:
         return world.node_cpus

@@ -6,8 +6,8 @@ import sys
 from pytorch_launch import LaunchError, is_number
 from pytorch_launch.caches import SUBDIRECTORIES
 from pytorch_launch.launchers import ONE_PER_NODE, launcher_option
-from pytorch_launch.plan import AGENT_OPENMP, AGENT_THREADS, openmp_binding
-from pytorch_launch.world import FABRIC_NAME, LAUNCH_ID
+from pytorch_launch.plan import openmp_binding
+from pytorch_launch.world import AGENT, FABRIC_NAME, LAUNCH_ID
 
 # torchrun starts each worker with it, so that a worker is bound and isolated like any rank. Two directories above
 # `__main__`, as this module has no file if it is imported as compiled.
@@ -113,9 +113,10 @@ def _agent_changes(plan):
     # forms (seen with torch 2.13; `test_a_worker_of_torchrun_that_is_killed...` fails then).
     changes[OWN_STORE] = plan.env.get(OWN_STORE) or "1"
     for name, value in openmp_binding(plan.env).items():
-        changes.update({name: None, AGENT_OPENMP + name: value})
+        changes.update({name: None, AGENT + name: value})
     if "OMP_NUM_THREADS" in changes:
-        changes[AGENT_THREADS] = changes["OMP_NUM_THREADS"]
+        changes[f"{AGENT}THREADS"] = changes["OMP_NUM_THREADS"]
+    changes[f"{AGENT}CPUS"] = str(len(plan.placement.node.allowed))
     # of the rendezvous, or left over: torchrun sets its own
     changes.update({name: None for name in ranks if plan.env.get(name)})
     return changes

@@ -9,16 +9,20 @@ from pytorch_launch.devices import choose_devices
 from pytorch_launch.launchers import MORE_CORES, discover, launcher_option
 from pytorch_launch.rendezvous import choose_rendezvous
 from pytorch_launch.topology import Node
-from pytorch_launch.world import DISTRIBUTED, FABRIC_NAME, LAUNCH_ID, MULTI_NODE, ONE_NODE, SOCKET_IFNAME, VIRTUAL
-
-# The OMP_NUM_THREADS that `torchrun-distributed` exported, so that its workers can tell it from the user's.
-AGENT_THREADS = "PYTORCH_LAUNCH_AGENT_THREADS"
+from pytorch_launch.world import (
+    AGENT,
+    DISTRIBUTED,
+    FABRIC_NAME,
+    LAUNCH_ID,
+    MULTI_NODE,
+    ONE_NODE,
+    SOCKET_IFNAME,
+    VIRTUAL,
+)
 
 # Variables by which OpenMP binds threads to cores. libgomp does so as soon as torch is imported: the main thread, and
-# all processes that it starts, get one core (pytorch/pytorch#91989, #99625). The agent of torchrun starts without them,
-# and its workers restore them from variables of these names with a prefix.
+# all processes that it starts, get one core (pytorch/pytorch#91989, #99625).
 OPENMP_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-AGENT_OPENMP = "PYTORCH_LAUNCH_AGENT_"
 
 # Variables of earlier releases, each with the page that has its replacement.
 REMOVED = {"PYTORCH_LAUNCH_LOG_DIR": "docs/logs.md", "PYTORCH_LAUNCH_STAGE": "docs/staging.md"}
@@ -133,14 +137,11 @@ def compute_variables(env, world, *, threads, devices, place, launch):
         decided.update(place)
         if world.size > 1:
             decided[LAUNCH_ID] = launch
-    if env.get("OMP_NUM_THREADS", "") in ("", env.get(AGENT_THREADS)):
+    if env.get("OMP_NUM_THREADS", "") in ("", env.get(f"{AGENT}THREADS")):
         decided["OMP_NUM_THREADS"] = str(threads)
-    if AGENT_THREADS in env:
-        decided[AGENT_THREADS] = None
-    for name in OPENMP_BINDING:
-        if AGENT_OPENMP + name in env:
-            decided.update({name: env.get(name) or env[AGENT_OPENMP + name], AGENT_OPENMP + name: None})
-    return decided
+    of_agent = [name for name in env if name.startswith(AGENT)]
+    binding = {name: env.get(name) or env[AGENT + name] for name in OPENMP_BINDING if AGENT + name in of_agent}
+    return {**decided, **dict.fromkeys(of_agent), **binding}
 
 
 def openmp_binding(env):

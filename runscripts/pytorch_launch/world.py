@@ -7,6 +7,10 @@ from pytorch_launch.nodelist import hosts
 # --virtual-local-rank sets it, for launches inside that one, where LOCAL_RANK=0 contradicts nothing.
 VIRTUAL = "PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK"
 
+# Beginning of the variables with which the agent of `torchrun-distributed` tells its workers what it had: THREADS, the
+# OMP_NUM_THREADS that is not the user's; CPUS, the number of its CPUs; and OpenMP's variables, which it does without.
+AGENT = "PYTORCH_LAUNCH_AGENT_"
+
 # The name of this launch, by which a program can detect ranks of another launch at the rendezvous.
 LAUNCH_ID = "PYTORCH_LAUNCH_ID"
 

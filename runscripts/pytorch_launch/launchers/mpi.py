@@ -9,6 +9,7 @@ import sys
 
 from pytorch_launch import Problem, ancestors, read
 from pytorch_launch.world import (
+    AGENT,
     OF_TORCH,
     check_step,
     make_world,
@@ -29,6 +30,7 @@ def torchrun(env, hostname):
         first_host=env.get("MASTER_ADDR"),
         source=f"torchrun run {env['TORCHELASTIC_RUN_ID']}",
         job=optional_number(env, "SLURM_JOB_ID"),
+        node_cpus=optional_number(env, f"{AGENT}CPUS"),
         exported=True,
     )
     check_step(env, world, "TORCHELASTIC_RUN_ID")

@@ -7,9 +7,10 @@ import sys
 import pytest
 from pytorch_launch.claim import is_claimed
 from pytorch_launch.launchers import discover
-from pytorch_launch.plan import AGENT_THREADS, compute_variables, conditional, make_plan, openmp_warnings
+from pytorch_launch.plan import compute_variables, conditional, make_plan, openmp_warnings
 from pytorch_launch.rendezvous import choose_rendezvous
 from pytorch_launch.topology import Node
+from pytorch_launch.world import AGENT
 from variables import BATCH_SCRIPT, STEP, variables
 
 CPUS = {*range(8)}
@@ -93,12 +94,20 @@ def test_the_users_threads_stay_and_visibility_that_was_put_right_is_set(step):
         ({}, {"OMP_NUM_THREADS": "4"}),
         ({"OMP_NUM_THREADS": "1"}, {}),
         # of our own agent
-        ({"OMP_NUM_THREADS": "8", AGENT_THREADS: "8"}, {"OMP_NUM_THREADS": "4", AGENT_THREADS: None}),
-        ({"OMP_NUM_THREADS": "2", AGENT_THREADS: "8"}, {AGENT_THREADS: None}),  # the user's, inside the agent
+        ({"OMP_NUM_THREADS": "8", f"{AGENT}THREADS": "8"}, {"OMP_NUM_THREADS": "4", f"{AGENT}THREADS": None}),
+        ({"OMP_NUM_THREADS": "2", f"{AGENT}THREADS": "8"}, {f"{AGENT}THREADS": None}),  # the user's, inside the agent
     ],
 )
 def test_a_worker_of_torchrun_keeps_torchruns_world_and_the_users_threads(env, changes):
     assert decide({**TORCHRUN, **env}) == changes
+
+
+@pytest.mark.parametrize(("cpus", "bind", "threads"), [("4", {0, 4}, 1), ("8", None, 2)])
+def test_the_cores_that_torchruns_numa_binding_leaves_a_worker_are_not_cut_again(laptop, cpus, bind, threads):
+    two = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", f"{AGENT}CPUS": cpus}
+    plan = make_plan({**TORCHRUN, **two}, at(laptop, allowed={0, 1, 4, 5}))
+    assert (plan.world.local_size, plan.bind, plan.placement.threads) == (2, bind, threads)
+    assert plan.changes[f"{AGENT}CPUS"] is None
 
 
 SETTINGS = "PYTORCH_MULTI_NODE_NCCL_NET=OFI PYTORCH_ONE_NODE_NCCL_NET=Socket PYTORCH_DISTRIBUTED_RES_OPTIONS=timeout:1"

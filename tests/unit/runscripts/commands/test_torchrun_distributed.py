@@ -18,6 +18,7 @@ def test_torchrun_gets_the_nodes_the_rendezvous_and_our_worker(run, agent, runsc
     )
     assert Path(env["PYTHON_EXEC"]).samefile(runscripts / "conda-python-distributed")
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(env)
+    assert env["PYTORCH_LAUNCH_AGENT_CPUS"] == str(len(os.sched_getaffinity(0)))
     assert not CACHE_VARIABLES & set(env)  # each worker makes its own
     arguments, _ = json.loads(run("torchrun-distributed", "train.py", env={**agent, **RANK_0}))
     assert "--rdzv-conf=is_host=true" in arguments  # on the first node
