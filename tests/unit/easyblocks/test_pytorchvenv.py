@@ -1,14 +1,19 @@
-"""Virtual environments: source packages, and the modules and the Python of the build."""
+"""Virtual environments: source packages, modules and Python of the build, packed files, and commands in bin/."""
 
+import hashlib
+import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from easybuild.tools.build_log import EasyBuildError
-from recipes import VENV, recipe
+from recipes import VENV, command, recipe
 
+from pytorch_install import tree
 from pytorch_install.build_environment import check_modules, modules_of_build
 
 HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
@@ -104,12 +109,10 @@ def test_a_module_that_the_recipe_would_replace_is_refused_before_the_build():
         check_modules(found, {"LOADEDMODULES": "PrgEnv-gnu/8.6.0"})
 
 
-def test_the_variables_of_the_module_are_recorded_for_commands_without_it(easyblock, edited, tmp_path, monkeypatch):
-    app = easyblock(edited(VENV, "cluster = 'local'", "cluster = 'local'\npacked = True"))
+def test_the_variables_of_the_module_are_recorded_for_commands_without_it(packed, tmp_path, monkeypatch):
     monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.EB_PyTorchModule.install_tree", lambda _: None)
-    app.make_installdir()
-    app.install_tree()
-    root = app.installdir
+    packed.install_tree()
+    root = packed.installdir
     names = "CONTAINERROOT EBROOTPYTORCH RUNSCRIPTS WITH_VENV PYTORCH_PACKED PYTHONUSERBASE"
 
     def seen():
@@ -120,6 +123,87 @@ def test_the_variables_of_the_module_are_recorded_for_commands_without_it(easybl
     *values, base = seen()
     assert values == [root, root, f"{root}/runscripts", f"source {root}/venv/bin/activate", f"{root}/venv.squashfs"]
     assert re.fullmatch(rf"{shared}-[0-9a-f]{{8}}", base)
-    assert f'"{base[-8:]}"' in app.make_module_extra() or f"-{base[-8:]}" in app.make_module_extra()
+    assert f'"{base[-8:]}"' in packed.make_module_extra() or f"-{base[-8:]}" in packed.make_module_extra()
     Path(shared).mkdir(parents=True)
     assert seen()[-1] == shared
+
+
+@pytest.fixture
+def packed(easyblock, edited):
+    """The easyblock of the CPU venv with `packed = True`, and its installation directory."""
+    app = easyblock(edited(VENV, "cluster = 'local'", "cluster = 'local'\npacked = True"))
+    app.make_installdir()
+    return app
+
+
+def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_recorded(packed, tmp_path):
+    if not shutil.which("mksquashfs"):
+        pytest.skip("mksquashfs is not installed")
+    from easybuild.easyblocks.pytorchvenv import pack
+
+    root = Path(packed.installdir)
+    (root / "bin").mkdir()
+    (root / "bin" / "python").symlink_to("../libexec/enter")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
+    (root / "venv.squashfs").write_text("of an earlier installation")
+    (tmp_path / "link").symlink_to(root.parent)
+    for path in (root, tmp_path / "link" / root.name):
+        pack(str(path), "-comp lz4 -no-fragments", 1)
+    record = json.loads((root / "provenance" / "packed.json").read_text())
+    content = (root / "venv.squashfs").read_bytes()
+    assert record == {"file": "venv.squashfs", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    listed = subprocess.run(["unsquashfs", "-l", root / "venv.squashfs"], capture_output=True, text=True, check=True)
+    names = sorted(line for line in listed.stdout.splitlines() if re.match("squashfs-root/(?!venv)", line))
+    assert names == [
+        "squashfs-root/.packed",
+        "squashfs-root/bin",
+        "squashfs-root/bin/python",
+        "squashfs-root/provenance",
+        "squashfs-root/provenance/packed.json",
+    ]
+    assert not list(root.glob("*.part"))
+
+
+def test_without_mksquashfs_the_installation_fails_before_the_long_steps(packed, monkeypatch):
+    monkeypatch.setattr("easybuild.easyblocks.pytorchvenv.which", lambda _: None)
+    monkeypatch.setattr("easybuild.easyblocks.generic.lockedvenv.which", lambda _: "/usr/bin/python3.11")
+    with pytest.raises(EasyBuildError, match="mksquashfs not found on PATH, and the recipe has packed = True"):
+        packed.configure_step()
+
+
+def test_the_module_names_the_packed_file_if_it_is_installed(packed):
+    assert "PYTORCH_PACKED" not in packed.make_module_extra()
+    Path(packed.installdir, "venv.squashfs").touch()
+    (line,) = [line for line in packed.make_module_extra().splitlines() if "PYTORCH_PACKED" in line]
+    assert line.startswith("pushenv")
+    assert "venv.squashfs" in line
+
+
+def test_the_commands_of_a_packed_venv_are_in_bin(packed):
+    tree.install_parts(packed.installdir)
+    tree.install_commands(packed.ENGINE, packed.image_commands, packed.installdir)
+    bin_ = Path(packed.installdir, "bin")
+    for name in ("python", "python3", "python3.11", "pip", "pip3", "pip3.11"):
+        assert os.path.realpath(bin_ / name) == os.path.realpath(Path(packed.installdir, "libexec", "enter"))
+    for name in ("conda-python-distributed", "torchrun"):  # which choose the active environment
+        assert os.readlink(bin_ / name) == f"../runscripts/{name}" == tree.bin_links("")[name]
+
+
+#: A module system: a module is a file that is sourced.
+INIT = 'module() { [ "$1" != load ] || source "$MODULEPATH/$2"; }'
+
+
+def test_a_kernel_that_an_earlier_tree_made_starts(easyblock, tmp_path):
+    app = easyblock(recipe(VENV))
+    app.make_installdir()
+    root = Path(app.installdir)
+    tree.install_commands(app.ENGINE, app.image_commands, str(root))
+    (root / "bin/conda-python-simple").unlink()
+    command(root / "bin/conda-python-simple", f'exec {sys.executable} -c "import sys; print(*sys.argv[1:])" "$@"\n')
+    (tmp_path / "init").write_text(INIT)
+    (tmp_path / "sourced").mkdir()
+    (tmp_path / "sourced" / "PyTorch").write_text(f"export EBROOTPYTORCH={root} PATH={root}/bin:$PATH")
+    start = f"/bin/bash {root}/bin/start-kernel.bash {tmp_path}/init {tmp_path}/sourced PyTorch"
+    line = [*start.split(), "/opt/runtime/bin", "-m", "ipykernel_launcher", "-f", "kernel-1.json"]
+    done = subprocess.run(line, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("-m ipykernel_launcher -f kernel-1.json\n", "")
