@@ -46,23 +46,15 @@ def run_alone(tmp_path):
 @pytest.fixture(scope="session")
 def write_mnist():
     """Write images and labels as the four IDX files of MNIST."""
-    from training.data import digits_set, download
-
-    digits = digits_set()
+    from training.data import digits_set
+    from training.data.download import NAMES
 
     def write(directory, train_count, test_count):
         directory.mkdir(parents=True)
-        train = digits.train_images[:train_count], digits.train_labels[:train_count]
-        test = digits.test_images[:test_count], digits.test_labels[:test_count]
-        for (images, labels), (images_name, labels_name) in (
-            (train, (download.TRAIN_IMAGES, download.TRAIN_LABELS)),
-            (test, (download.TEST_IMAGES, download.TEST_LABELS)),
-        ):
-            count = len(images).to_bytes(4, "big")
-            side = (28).to_bytes(4, "big")
-            pixels = bytes(images.flatten().tolist())
-            (directory / images_name).write_bytes(b"\0\0\x08\x03" + count + side + side + pixels)
-            (directory / labels_name).write_bytes(b"\0\0\x08\x01" + count + bytes(labels.tolist()))
+        for name, tensor, count in zip(NAMES, digits_set(), (train_count, train_count, test_count, test_count)):
+            sizes = b"".join(size.to_bytes(4, "big") for size in tensor[:count].shape)
+            content = bytes(tensor[:count].flatten().tolist())
+            (directory / name).write_bytes(bytes([0, 0, 8, tensor.dim()]) + sizes + content)
         return directory
 
     return write

@@ -61,13 +61,14 @@ class Ranks:
         return self.processes[0].returncode is None
 
     def wait_until(self, condition):
-        """Return when a condition holds, or when rank 0 has ended."""
-        while not condition() and self.is_alive():
+        """Return when a condition holds, when rank 0 has ended, or after ten minutes."""
+        end = time.monotonic() + 600
+        while not condition() and self.is_alive() and time.monotonic() < end:
             time.sleep(0.001)
 
-    def wait_until_said(self, text):
-        """Return when rank 0 has written `text`, or has ended."""
-        output = Path(f"/proc/self/fd/{self.processes[0].outputs[0].fileno()}")
+    def wait_until_said(self, text, stream=1):
+        """Return when rank 0 has written `text` to standard output or error, or has ended."""
+        output = Path(f"/proc/self/fd/{self.processes[0].outputs[stream - 1].fileno()}")
         self.wait_until(lambda: text in output.read_text())
 
     def kill(self):

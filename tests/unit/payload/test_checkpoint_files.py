@@ -42,16 +42,6 @@ def best(checkpoints):
     return torch.load(checkpoints.directory / "best.pt", weights_only=True)
 
 
-def test_the_newest_state_is_found_again_with_the_file_that_it_was_in(checkpoints):
-    assert checkpoints.latest() is None
-    checkpoints.save(STATE, epoch=1, step=0)
-    path = checkpoints.save({**STATE, "epoch": 1, "names": ["a", {"b": 0.5}]}, epoch=1, step=120)
-    assert path == checkpoints.directory / "epoch-0001-step-000120.pt"
-    state = checkpoints.latest()
-    assert torch.equal(state.pop("weight"), STATE["weight"])
-    assert state == {"epoch": 1, "names": ["a", {"b": 0.5}], "file": str(path)}
-
-
 def test_the_last_by_their_numbers_and_the_best_are_kept(checkpoints):
     for epoch, step in ((2, 0), (3, 0), (9999, 0), (9999, 1_000_000), (10_000, 0)):
         checkpoints.save({"at": (epoch, step)}, epoch=epoch, step=step, best=epoch == 2)

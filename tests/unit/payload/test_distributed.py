@@ -21,10 +21,6 @@ def test_the_ranks_are_read_from_torchs_variables():
     assert read_ranks(LAUNCHED) == (5, 8, 1)
 
 
-def test_without_torchs_variables_the_world_is_one_rank():
-    assert read_ranks({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "MASTER_ADDR": "nid001001"}) == (0, 1, 0)
-
-
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from forked import Forked
-from launching import PAYLOAD
+from launching import PAYLOAD, Ranks
 from training import TrainingError
 from training.data import download, load_dataset
 from training.data.download import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
@@ -132,8 +131,13 @@ print(len(data.load_dataset(Path(sys.argv[1]), download=True).train_labels), flu
 
 def start_downloads(target, count, **variables):
     code = DOWNLOAD.format(settings=repr((download.MIRRORS, download.CHECKSUMS)))
-    environment = {**os.environ, "PYTHONPATH": str(PAYLOAD), **variables}
-    return [Forked(["-c", code, target], environment) for _ in range(count)]
+    return Ranks(("-c", code, target), [{"PYTHONPATH": str(PAYLOAD), **variables}] * count)
+
+
+def count_waiting(path):
+    """How many processes wait for the lock on a file: proc_locks(5) lists them with an arrow."""
+    inode = f":{path.stat().st_ino} "
+    return sum("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 def test_of_several_processes_one_downloads_and_the_others_wait(mirror, tmp_path, monkeypatch):
@@ -143,42 +147,28 @@ def test_of_several_processes_one_downloads_and_the_others_wait(mirror, tmp_path
     with (target / ".download.lock").open("a") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         ranks = start_downloads(target, 3)
-        wait_for_lock(target / ".download.lock", 3)
-    outputs = [rank.communicate(timeout=300) for rank in ranks]
-    assert [output for output, _ in outputs] == ["130\n"] * 3, outputs
+        ranks.wait_until(lambda: count_waiting(target / ".download.lock") == 3)
+    ended = ranks.wait(status=0)
+    assert [rank.stdout for rank in ended] == ["130\n"] * 3, ended
     assert sorted(mirror.asked) == [f"/slow/{name}" for name in ALL]
-    assert sorted(errors.count("downloading http") for _, errors in outputs) == [0, 0, 4]
+    assert sorted(rank.stderr.count("downloading http") for rank in ended) == [0, 0, 4]
     assert files(target) == ALL
-
-
-def wait_for_lock(path, count):
-    """Return when ``count`` processes wait for the lock on a file: proc_locks(5) lists them with an arrow."""
-    inode = f":{path.stat().st_ino} "
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        lines = Path("/proc/locks").read_text().splitlines()
-        if sum("->" in line and inode in line for line in lines) == count:
-            return
-        time.sleep(0.01)
-    pytest.fail(f"fewer than {count} processes wait")
 
 
 def test_a_process_that_was_killed_does_not_block_others(mirror, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "MIRRORS", (f"{mirror.url}/slow/",))
-    (process,) = start_downloads(tmp_path / "target", 1)
-    errors = Path(f"/proc/self/fd/{process.outputs[1].fileno()}")
-    while "downloading " not in errors.read_text():
-        time.sleep(0.01)
-    process.kill()
-    assert process.communicate(timeout=300)[0] == ""
+    ranks = start_downloads(tmp_path / "target", 1)
+    ranks.wait_until_said("downloading ", stream=2)
+    ranks.kill()
+    assert ranks.wait()[0].stdout == ""
     assert len(load_dataset(tmp_path / "target", download=True).train_labels) == 130
     assert files(tmp_path / "target") == ALL
 
 
 def test_a_proxy_of_the_environment_is_used(mirror, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "MIRRORS", ("http://mirror.invalid/behind/",))
-    (process,) = start_downloads(tmp_path / "target", 1, http_proxy=mirror.url, no_proxy="")
-    assert process.communicate(timeout=300)[0] == "130\n"
+    (rank,) = start_downloads(tmp_path / "target", 1, http_proxy=mirror.url, no_proxy="").wait(status=0)
+    assert rank.stdout == "130\n"
     assert sorted(mirror.asked) == [f"http://mirror.invalid/behind/{name}" for name in ALL]
 
 

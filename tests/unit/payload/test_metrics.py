@@ -162,12 +162,6 @@ def test_a_training_that_was_stopped_leaves_at_once(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_record(None, [1])
-    assert not any(tmp_path.iterdir())
-
-
 def test_no_picture_is_drawn_of_nothing(tmp_path):
     draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
     assert not any(tmp_path.iterdir())

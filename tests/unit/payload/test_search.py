@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from unittest.mock import MagicMock
 
@@ -110,11 +109,6 @@ def test_a_trial_counts_by_the_metric_of_its_last_epoch_if_it_is_a_finite_number
             last_value(path, "accuracy")
 
 
-def test_the_table_has_its_columns_one_below_the_other():
-    rows = [["", "accuracy", "lr"], [1, 98.0, 0.0123456]]
-    assert files.table(rows) == "   accuracy       lr\n1     98.00  0.01235"
-
-
 def test_a_journal_that_a_full_disk_cut_short_loses_no_more_than_that_line_and_reports_it(tmp_path, capsys):
     path = tmp_path / "study.journal"
     files.remove_incomplete_line(path)
@@ -168,12 +162,6 @@ search.main(search.parse_arguments(["--study", "study", "--trials", "1"]))
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(tmp_path, number, status):
-    environment = {**os.environ, "PYTHONPATH": str(PAYLOAD)}
-    environment.pop("WORLD_SIZE", None)
-    command = [sys.executable, "-c", START.format(number=number.value)]
-    ended = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path
-    )
-    assert (ended.returncode, ended.stdout) == (status, 2 * "lock released\n"), ended.stderr
-    assert ended.stderr == ""
+def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(run_alone, number, status):
+    rank = run_alone(START.format(number=number.value), script="-c", PYTHONPATH=str(PAYLOAD))
+    assert rank == (status, 2 * "lock released\n", "")
