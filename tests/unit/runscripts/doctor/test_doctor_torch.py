@@ -13,41 +13,34 @@ from pytorch_doctor import FAIL, OK, WARN
 from pytorch_doctor.checks import installation as checks
 from pytorch_doctor.probe import PROBE
 
-ENV, BASE = "/home/u/env", "/home/u/base"
+ENV, BASE, MINE = "/home/u/env", "/home/u/base", "your own, in {}, hides the module's 2.13.0"
+NEWER = {"version": "2.14.0+cu130", "directory": f"{BASE}/torch"}
+#: The lock's torch, None without a lock; what torch reports; then verdict, message, remedy.
+TORCHES = [
+    (None, {"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's", ""),
+    (None, {"directory": "/user-software/torch"}, WARN, MINE.format("user-software"), ""),
+    (None, {"in_image": False, "directory": f"{ENV}/torch", "prefix": ENV}, WARN, MINE.format(ENV), "deactivate it"),
+    (None, {"version": "2.12.0"}, FAIL, "the module is for 2.13.0", ""),
+    (None, {"foreign": ["/opt/other/libc10.so"]}, FAIL, "/opt/other/libc10.so of another torch", ""),
+    (None, {"total": 7.0}, FAIL, "eight ones", ""),
+    (None, {}, OK, "torch 2.13.0+cpu from /opt/torch", ""),
+    (
+        "2.13.0+cpu",
+        {"directory": f"{BASE}/torch"},
+        WARN,
+        MINE.format("PYTHONUSERBASE"),
+        f"rm -r {BASE}/torch {BASE}/to",
+    ),
+    # uninstalled from a venv that its user may write to
+    ("2.13.0+cpu", {"version": "2.13.0+cu130"}, WARN, "the module is for 2.13.0+cpu", "eb --rebuild PyTorch-2."),
+    ("2.13.0", {"version": "2.13.0+cu130"}, OK, "2.13.0+cu130", ""),  # so the index's own wheels
+    ("2.6.0a0+ecf3bae.nv25.1", {"version": "2.6.0a0+ecf3bae.nv25.01"}, OK, "nv25.01", ""),
+    ("2.10.0", {"version": "2.10.0a0+git1"}, OK, "2.10.0a0+git1", ""),  # so images whose recipe alone is known
+    ("2.10.0", {"version": "2.1.0"}, FAIL, "the module is for 2.10.0", "eb --rebuild"),
+]
 
 
-@pytest.mark.parametrize(
-    ("recorded", "facts", "verdict", "message", "remedy"),
-    [
-        (None, {"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's", ""),
-        (
-            None,
-            {"directory": "/user-software/torch"},
-            WARN,
-            "your own, in user-software, hides the module's 2.13.0",
-            "",
-        ),
-        (
-            *(None, {"in_image": False, "directory": f"{ENV}/lib/torch", "prefix": ENV}, WARN),
-            *(f"your own, in {ENV}, hides the module's 2.13.0", "deactivate it"),
-        ),
-        (None, {"version": "2.12.0"}, FAIL, "the module is for 2.13.0", ""),
-        (None, {"foreign": ["/opt/other/libc10.so"]}, FAIL, "/opt/other/libc10.so of another torch", ""),
-        (None, {"total": 7.0}, FAIL, "eight ones", ""),
-        (None, {}, OK, "torch 2.13.0+cpu from /opt/torch", ""),
-        (
-            *("2.13.0+cpu", {"version": "2.14.0+cu130", "directory": f"{BASE}/torch"}, WARN),
-            f"torch 2.14.0+cu130 from {BASE}/torch: your own, in PYTHONUSERBASE, hides the module's 2.13.0+cpu",
-            f"rm -r {BASE}/torch {BASE}/torch-*.dist-info, ",
-        ),
-        # uninstalled from a venv that its user may write to
-        ("2.13.0+cpu", {"version": "2.13.0+cu130"}, WARN, "the module is for 2.13.0+cpu", "eb --rebuild PyTorch-2."),
-        ("2.13.0", {"version": "2.13.0+cu130"}, OK, "2.13.0+cu130", ""),  # so the index's own wheels
-        ("2.6.0a0+ecf3bae.nv25.1", {"version": "2.6.0a0+ecf3bae.nv25.01"}, OK, "nv25.01", ""),
-        ("2.10.0", {"version": "2.10.0a0+git1"}, OK, "2.10.0a0+git1", ""),  # so images whose recipe alone is known
-        ("2.10.0", {"version": "2.1.0"}, FAIL, "the module is for 2.10.0", "eb --rebuild"),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "facts", "verdict", "message", "remedy"), TORCHES)
 def test_another_torch_is_told_from_the_modules(python, recorded, facts, verdict, message, remedy):
     here = python(facts, PYTHONUSERBASE=BASE)
     if recorded:

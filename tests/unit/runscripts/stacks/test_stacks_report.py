@@ -5,38 +5,25 @@ from pytorch_stacks.report import as_text, find_place, group_ranks, in_words
 from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE
 
 THREADING, MODULE = "/usr/lib/python3.11/threading.py", f"{SITE}/torch/nn/modules/module.py"
+LOADER, DDP = f"{SITE}/torch/utils/data/dataloader.py", f"{SITE}/torch/nn/parallel/distributed.py"
+WAITING = [["wait", THREADING, 359], ["get", "/usr/lib/python3.11/queue.py", 171]]
+CALLING = [["Module._call_impl", MODULE, 1], ["Module.__call__", MODULE, 1]]
+#: The user's line is that of `main`.
+MAIN = ["main", "/t.py", 5]
+PLACES = [
+    (IN_ALL_REDUCE, "all_reduce at train.py:120"),
+    (IN_NEXT_BATCH, "next_batch at data.py:44"),
+    # a private function, a special one, and those that only call another one
+    ([*WAITING, ["Iter._get", LOADER, 1243], ["Iter.__next__", LOADER, 701], MAIN], "__next__ at t.py:5"),
+    ([["DistributedDataParallel.forward", DDP, 1600], *CALLING, MAIN], "forward at t.py:5"),
+    # a collective that a library calls
+    ([["barrier", DISTRIBUTED, 1], ["fit", f"{SITE}/lit/t.py", 3], MAIN], "barrier at t.py:5"),
+    ([["_wait", "/usr/lib64/python3.9/threading.py", 1], MAIN], "_wait at t.py:5"),
+    ([["run", THREADING, 982]], "run at threading.py:982"),
+]
 
 
-@pytest.mark.parametrize(
-    ("frames", "words"),
-    [
-        (IN_ALL_REDUCE, "all_reduce at train.py:120"),
-        (IN_NEXT_BATCH, "next_batch at data.py:44"),
-        # a private function, a special one, and those that only call another one
-        (
-            [
-                *(["wait", THREADING, 359], ["get", "/usr/lib/python3.11/queue.py", 171]),
-                ["_MultiProcessingDataLoaderIter._try_get_data", f"{SITE}/torch/utils/data/dataloader.py", 1243],
-                *(
-                    ["_BaseDataLoaderIter.__next__", f"{SITE}/torch/utils/data/dataloader.py", 701],
-                    ["main", "/t.py", 8],
-                ),
-            ],
-            "__next__ at t.py:8",
-        ),
-        (
-            [
-                ["DistributedDataParallel.forward", f"{SITE}/torch/nn/parallel/distributed.py", 1600],
-                *(["Module._call_impl", MODULE, 1], ["Module.__call__", MODULE, 1], ["main", "/t.py", 9]),
-            ],
-            "forward at t.py:9",
-        ),
-        # a collective that a library calls
-        ([["barrier", DISTRIBUTED, 1], ["fit", f"{SITE}/lit/t.py", 3], ["main", "/t.py", 5]], "barrier at t.py:5"),
-        ([["_wait", "/usr/lib64/python3.9/threading.py", 1], ["main", "/t.py", 5]], "_wait at t.py:5"),
-        ([["run", THREADING, 982]], "run at threading.py:982"),
-    ],
-)
+@pytest.mark.parametrize(("frames", "words"), PLACES)
 def test_a_place_is_the_function_that_runs_and_the_users_own_line(frames, words):
     assert in_words(find_place(frames)) == words
     assert find_place([]) is None
