@@ -33,31 +33,22 @@ def test_what_the_user_exported_takes_precedence_and_an_empty_range_reports_noth
 
 
 @pytest.mark.parametrize(
-    ("command", "sentence"),
+    ("command", "fault"),
     [
-        (
-            "bin/make-squashfs",
-            "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild",
-        ),
-        (
-            "libexec/enter",
-            "nothing is bound: only Apptainer and Singularity can. Use the site's plugin for the "
-            "program that starts this image",
-        ),
-        ("bin/install-kernel", ""),
+        ("bin/make-squashfs", "an earlier release installed this module. Install it again: eb --rebuild\n"),
+        ("libexec/enter", "only Apptainer and Singularity can. Use the site's plugin for the program that starts this"),
+        ("bin/install-kernel", None),  # a venv
     ],
-    ids=["earlier release", "another program", "venv"],
 )
-def test_an_image_that_gets_nothing_of_the_host_is_one_sentence(report, tmp_path, command, sentence):
+def test_an_image_that_gets_nothing_of_the_host_is_one_sentence(report, tmp_path, command, fault):
     for name in ("bin", "libexec"):
         (tmp_path / name).mkdir()
     (tmp_path / command).touch()
-    output = report(
-        "", "PYTORCH_HOST_NETWORK", "1", CONTAINERROOT=str(tmp_path), PYTORCH_HOST_NETWORK_FILES="/opt/libfabric.so.1"
-    )
-    assert output == (sentence and f"PyTorch: host network: {sentence}\n")
-    off = {"CONTAINERROOT": str(tmp_path), "PYTORCH_HOST_NETWORK_FILES": "/opt/libfabric.so.1"}
-    assert report("", "PYTORCH_HOST_NETWORK", "0", **off) == ""
+    module = {"CONTAINERROOT": str(tmp_path), "PYTORCH_HOST_NETWORK_FILES": "/opt/libfabric.so.1"}
+    output = report("", "PYTORCH_HOST_NETWORK", "1", **module)
+    assert output.count("\n") == bool(fault)
+    assert output.startswith(f"PyTorch: host network: nothing is bound: {fault}" if fault else "")
+    assert report("", "PYTORCH_HOST_NETWORK", "0", **module) == ""
 
 
 def test_a_library_of_the_list_that_is_gone_is_one_sentence_and_nothing_is_bound(report, tmp_path):
@@ -71,7 +62,6 @@ def test_a_library_of_the_list_that_is_gone_is_one_sentence_and_nothing_is_bound
 
 
 def test_without_a_pytorch_module_the_hosts_libraries_have_no_image(report):
-    assert report(None, "PYTORCH_HOST_NETWORK", "1", PYTORCH_HOST_NETWORK_FILES="/usr/lib64/libcxi.so.1") == (
-        "PyTorch: host network: nothing is bound: cluster/here is loaded without a PyTorch module. Unload it, and load "
-        "a PyTorch module, which loads it\n"
-    )
+    output = report(None, "PYTORCH_HOST_NETWORK", "1", PYTORCH_HOST_NETWORK_FILES="/usr/lib64/libcxi.so.1")
+    fault = "nothing is bound: cluster/here is loaded without a PyTorch module. Unload it, and load a PyTorch module"
+    assert output.startswith(f"PyTorch: host network: {fault}")

@@ -49,10 +49,7 @@ def directory_of(tmp_path):
         # the program, for root as well
         ("closed:only", 0, "python3 -c x\n", ""),
         ("locked", 127, "", "python cannot be started: Permission denied\n"),
-        (
-            *("/missing", 127, ""),
-            "python and python3 not found on PATH. Activate an environment that has one with WITH_CONDA or WITH_VENV\n",
-        ),
+        ("/missing", 127, "", "python and python3 not found on PATH. Activate an environment"),
     ],
 )
 def test_python_is_searched_on_path(launch, directory_of, tmp_path, path, status, output, message):
@@ -63,7 +60,8 @@ def test_python_is_searched_on_path(launch, directory_of, tmp_path, path, status
     path = ":".join(str(tmp_path / part) for part in path.split(":"))
     done = launch("conda-python-distributed", "-c", "x", env={"PATH": path})
     assert (done.returncode, done.stdout) == (status, output)
-    assert done.stderr == (f"conda-python-distributed: {message}" if message else "")
+    assert done.stderr.startswith(f"conda-python-distributed: {message}" if message else "")
+    assert done.stderr.count("\n") == bool(message)
 
 
 def test_a_full_disk_below_the_output_is_an_error_and_below_the_messages_it_is_none(launch, directory_of):

@@ -332,18 +332,15 @@ def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, numb
         assert process.returncode == 128 + number
 
 
+KILLED = "srun: error: n2: task 1: Killed"
+
+
 @pytest.mark.parametrize(
     ("job", "seconds", "text", "message"),
     [
         ({}, 1, "exec sleep 200", "no answer from the processes that"),
         (JOB, 1, "exec sleep 200", "no process on some node"),
-        # of one that was killed at once
-        (
-            JOB,
-            120,
-            "echo 'srun: error: n2: task 1: Killed' >&2; exec sleep 200",
-            "srun: error: n2: task 1: Killed. Set",
-        ),
+        (JOB, 120, f"echo '{KILLED}' >&2; exec sleep 200", KILLED),  # at once
     ],
 )
 def test_processes_that_do_not_start_or_are_killed_are_an_error(shell, tmp_path, changed, job, seconds, text, message):

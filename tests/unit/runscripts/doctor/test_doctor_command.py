@@ -64,20 +64,20 @@ def test_it_works_through_the_link_in_the_modules_bin_with_a_python_that_is_not_
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "message"),
+    ("script", "message"),
     [
-        ('"$0" --only slurm >/dev/full', 1, "cannot write to standard output: No space left on device. Check its disk"),
-        ('"$0" --only slurm | true; exit ${PIPESTATUS[0]}', 1, ""),
+        ('"$0" --only slurm >/dev/full', "cannot write to standard output: No space left on device. Check its disk"),
+        ('"$0" --only slurm | true; exit ${PIPESTATUS[0]}', None),
         (
-            *('ulimit -n 6; "$0" --only home,slurm,caches', 1),
-            "cannot start the checks: Too many open files. Raise the limits of this shell (ulimit -a)",
+            'ulimit -n 6; "$0" --only home,slurm,caches',
+            "cannot start the checks: Too many open files.",
         ),
     ],
 )
-def test_output_that_is_not_read_a_full_disk_and_limits_are_no_traceback(doctor, script, status, message):
+def test_output_that_is_not_read_a_full_disk_and_limits_are_no_traceback(doctor, script, message):
     done = doctor(script=script)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert done.stderr == (f"pytorch-doctor: {message}\n" if message else "")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", bool(message))
+    assert done.stderr.startswith(f"pytorch-doctor: {message}" if message else "")
 
 
 def test_a_value_that_is_no_text_is_printed_as_it_is(doctor):
@@ -112,10 +112,8 @@ def test_a_check_that_hangs_is_a_failure_and_the_others_have_their_say():
         subprocess.run(["sleep", "infinity"], check=False)
 
     checks = {"torch": lambda _: ok("fine"), "stuck": hang, "gpu": hang, "other": hang}
-    findings = run_all(checks, None, 1)
-    assert [finding.check for finding in findings] == [*checks]
-    assert [finding.verdict for finding in findings] == [OK, FAIL, FAIL, FAIL]
-    assert "no answer within 1 s" in findings[1].finding
+    findings = [(finding.check, finding.verdict, finding.finding) for finding in run_all(checks, None, 1)]
+    assert findings == [("torch", OK, "fine"), *((name, FAIL, "no answer within 1 s") for name in [*checks][1:])]
 
 
 def test_what_a_check_did_not_foresee_is_its_failure(tmp_path):

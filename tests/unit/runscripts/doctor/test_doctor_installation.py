@@ -46,37 +46,31 @@ def test_the_recipe_tells_the_kind_of_module(installation, block, changes, kind)
         assert "image not found: SIFPYTORCH=" in checks.check_image(here).finding
 
 
-@pytest.mark.parametrize(
-    ("changes", "verdict", "finding", "remedy"),
-    [
-        ({"EBROOTPYTORCH": "/absent"}, FAIL, "no such directory: EBROOTPYTORCH=/absent", "load the module again"),
-        (
-            {"EBROOTPYTORCH": "/absent", "APPTAINER_CONTAINER": "x", "SINGULARITY_CONTAINER": "x"},
-            *(FAIL, "no such directory", "bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/absent`"),
-        ),
-        ({"PAYLOAD": "/absent"}, FAIL, "no such directory: PAYLOAD=/absent", "unset them, and load"),
-        ({"PAYLOAD": "/"}, WARN, "not the module's own: PAYLOAD=/", "unset them and load"),
-        ({"LOADEDMODULES": "PyTorch/2.13.0-cpu"}, WARN, "no cluster profile is loaded with it", "module load cluster/"),
-    ],
-)
-def test_what_is_missing_of_a_module_is_named(installation, changes, verdict, finding, remedy):
-    found = checks.check_module(Context({**installation(), **changes}))
-    assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
+GONE, ABSENT = {"EBROOTPYTORCH": "/absent"}, "no such directory: {}=/absent"
+IN_IMAGE = {**GONE, "APPTAINER_CONTAINER": "x", "SINGULARITY_CONTAINER": "x"}
+BUILT = f" was built on {OTHER}, and this node is {platform.machine()}"
+#: Variables, the record of the build, None without one; then verdict, finding and remedy.
+MODULES = [
+    (GONE, None, FAIL, ABSENT.format("EBROOTPYTORCH"), "load the module again"),
+    (IN_IMAGE, None, FAIL, "no such directory", "bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/absent`"),
+    ({"PAYLOAD": "/absent"}, None, FAIL, ABSENT.format("PAYLOAD"), "unset them, and load"),
+    ({"PAYLOAD": "/"}, None, WARN, "not the module's own: PAYLOAD=/", "unset them and load"),
+    ({"LOADEDMODULES": "PyTorch/2-cpu"}, None, WARN, "no cluster profile is loaded with it", "module load cluster/"),
+    # for another machine
+    ({}, {"system": SYSTEM.format(OTHER)}, FAIL, BUILT, "load the module of this node's"),
+    *(({}, {"system": SYSTEM.format(machine)}, OK, "", "") for machine in (platform.machine(), "riscv64")),
+    *(({}, record, OK, "", "") for record in ({"system": None}, [], "", None)),
+]
 
 
-@pytest.mark.parametrize(
-    ("record", "verdict"),
-    [
-        *(({"system": SYSTEM.format(OTHER)}, FAIL), ({"system": SYSTEM.format(platform.machine())}, OK)),
-        *(({"system": SYSTEM.format("riscv64")}, OK), ({"system": None}, OK), ([], OK), ("", OK)),
-    ],
-)
-def test_an_installation_for_another_machine_is_a_failure(installation, record, verdict):
+@pytest.mark.parametrize(("changes", "record", "verdict", "finding", "remedy"), MODULES)
+def test_what_is_missing_of_a_module_is_named(installation, changes, record, verdict, finding, remedy):
     env = installation()
-    Path(env["EBROOTPYTORCH"], "provenance", "build.json").write_text(json.dumps(record) if record != "" else "")
-    found = checks.check_module(Context(env))
-    assert found.verdict == verdict
-    assert (f" was built on {OTHER}, and this node is {platform.machine()}" in found.finding) == (verdict == FAIL)
+    if record is not None:
+        text = json.dumps(record) if record != "" else ""
+        Path(env["EBROOTPYTORCH"], "provenance", "build.json").write_text(text)
+    found = checks.check_module(Context({**env, **changes}))
+    assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
 
 
 def test_a_python_before_the_modules_is_a_warning_unless_it_has_a_torch(installation, tmp_path):
@@ -115,21 +109,25 @@ def image(installation):
 
 
 REBUILD, SQUASHFUSE = "eb --rebuild PyTorch-2.13.0.eb", "FATAL:   container creation failed: squashfuse_ll exited: "
+REFUSED, NAMESPACES = "failed to open /dev/fuse: Permission denied", "Failed to create user namespace: not allowed"
 #: Standard errors of a start that fails, then finding and remedy: a node that denies containers is no installation.
 DENIED = [
-    (
-        f"INFO:    gocryptfs not found\n{SQUASHFUSE}fuse: failed to open /dev/fuse: Permission denied",
-        *("failed to open /dev/fuse: Permission denied", "chmod 0666 /dev/fuse"),
-    ),
+    (f"INFO:    gocryptfs not found\n{SQUASHFUSE}fuse: {REFUSED}", REFUSED, "chmod 0666 /dev/fuse"),
     ("FATAL:   fuse: device not found, try 'modprobe fuse' first", "device not found", "modprobe fuse; chmod"),
     ("FATAL:   user: unknown userid 54321", "unknown userid 54321", "its name service must know you"),
     (
-        "\033[91mERROR  : Failed to create user namespace: not allowed\n\033[0mINFO   :   apptainer-suid",
-        "does not start: ERROR  : Failed to create user namespace: not allowed",
-        "user namespaces, which this machine denies",
+        f"\033[91mERROR  : {NAMESPACES}\n\033[0mINFO   :   apptainer-suid",
+        *(f"does not start: ERROR  : {NAMESPACES}", "user namespaces, which this machine denies"),
     ),
     ("FATAL: no such format", "does not start: FATAL: no such format", REBUILD),
 ]
+#: For images that the module's command starts: variable, value, and what gets the image again.
+BY_NAME = [
+    ("SHIFTER_IMAGE", "a/image:1", "`shifterimg pull a/image:1`"),
+    ("PYTORCH_IMAGE", "a/image:1", "`podman-hpc pull a/image:1`"),
+    ("PYTORCH_IMAGE", "/image.sqsh", REBUILD),
+]
+NO_IMAGE = "echo no such image >&2; exit 1"
 #: Image, verdict, finding, remedy.
 IMAGES = [
     ({}, OK, "PyTorch.sif starts", ""),
@@ -140,15 +138,7 @@ IMAGES = [
     *(({"code": code}, OK, "starts", "") for code in (CODES[platform.machine()], b"\xff\xff")),
     ({"APPTAINER_CONTAINER": "x"}, NOT_APPLICABLE, "pytorch-doctor runs in it", ""),
     *(({"start": f"printf '%b\n' \"{text}\" >&2; exit 255"}, FAIL, *rest) for text, *rest in DENIED),
-    # those of other programs are started by the module's command
-    *(
-        ({"start": "echo no such image >&2; exit 1", variable: name}, FAIL, f"{name} does not start: no such i", remedy)
-        for variable, name, remedy in (
-            ("SHIFTER_IMAGE", "site/image:1", "`shifterimg pull site/image:1`"),
-            ("PYTORCH_IMAGE", "site/image:1", "`podman-hpc pull site/image:1`"),
-            ("PYTORCH_IMAGE", "/image.sqsh", REBUILD),
-        )
-    ),
+    *(({"start": NO_IMAGE, name: value}, FAIL, f"{value} does not start: no s", get) for name, value, get in BY_NAME),
 ]
 
 
