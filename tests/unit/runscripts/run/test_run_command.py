@@ -43,8 +43,11 @@ def test_a_line_that_cannot_be_run_is_an_error(line, fault):
 SRUN = """
 echo "$* tasks=${SLURM_NTASKS-none} bind=${SLURM_CPU_BIND-none}" >>calls
 case "$*" in
-*pytorch-doctor*)
-    for node in $(cat alive); do echo "{\\"node\\": \\"$node\\", \\"verdict\\": \\"ok\\", \\"checks\\": []}"; done
+*--time=3*pytorch-doctor*)
+    for node in $(cat dead); do
+        [[ $* != *--nodelist=*$node* ]] || exec echo "srun: error: Task launch failed on node $node: No route"
+    done
+    for node in $(cat alive); do printf '{"node": "%s", "checks": [%s]}\n' $node "$(cat fails-$node 2>/dev/null)"; done
     [ ! -e refused ] || cat refused >&2 ;;
 *) source "./step-$(grep -c -v -e pytorch-doctor -e '^$' calls)" ;;
 esac
@@ -60,7 +63,7 @@ class Cluster:
         self.directory, self.command = directory, command
         for name, text in {"srun": SRUN, "squeue": "cat jobs", "sinfo": "cat nodes"}.items():
             program(directory / name, text, "/bin/bash")
-        self.write(alive="n1 n2 n3", jobs="7|RUNNING|n[1-3]", nodes="n1|mixed|none", calls="")
+        self.write(alive="n1 n2 n3", dead="", jobs="7|RUNNING|n[1-3]", nodes="n1|mixed|none", calls="")
         self.write(step_1="exit 0", step_2="exit 0")
 
     def write(self, **texts):
@@ -92,11 +95,18 @@ def cluster(tmp_path, runscripts):
 
 #: Steps that leave traces, each of a node that failed.
 REMOVED, DOWN = "echo '7|RUNNING|n[1,3]' >jobs", "echo 'n2|down*|Not responding' >nodes"
+REPORTS = "echo 'n2|{}|x' >nodes; exit 0".format
+DRAINED = {"nodes": "n1|draining|update", "step_1": "echo 'n2|draining|GPU 3' >>nodes; exit 1"}
 KILLED = "srun: error: n2: tasks 2-3: Killed\nsrun: error: n1: tasks 0-1: Terminated"
 TWO_FAIL = {"step_1": "echo n2 n3 >alive; exit 1", "step_2": "echo n3 >alive; exit 1"}
 LEFT = "exited with status 137. No spare node is left: 2 of the 3 nodes that it needs, as n2 failed"
 ENDED = "job 7 has ended, or Slurm does not answer: SLURM_JOB_ID=7. "
 REFUSED = "srun: error: Unable to create step for job 7: CPU count per node"
+NO_ROUTE = "failed: srun: No route"
+GPU = '{"check": "gpu", "verdict": "FAIL", "finding": "none"}'
+NO_GPUS = {"fails_n1": GPU, "fails_n3": GPU}
+FULL = f'{GPU}, {{"check": "caches", "verdict": "FAIL", "finding": "No space left on device"}}'
+OF_CHECKS = "all nodes: pytorch-doctor: gpu: none...n2 failed: pytorch-doctor: caches: No space left on device"
 HETEROGENEOUS = variables(
     "SLURM_JOB_ID=7 SLURM_HET_SIZE=2 SLURM_NTASKS=4 SLURM_JOB_ID_HET_GROUP_0=7 SLURM_NTASKS_HET_GROUP_0=1 "
     "SLURM_JOB_NUM_NODES_HET_GROUP_0=1 SLURM_JOB_ID_HET_GROUP_1=8 SLURM_NTASKS_HET_GROUP_1=6 "
@@ -131,7 +141,13 @@ RUNS = [
     ),
     # srun of Slurm 22.05 returns 0 if no rank on another node failed
     ("--spare 1", {"step_1": f"{REMOVED}; exit 0"}, ENV, 0, BOTH, "n2 failed: Slurm removed it from the job"),
-    ("--spare 1", {"step_1": f"{DOWN}; exit 0"}, ENV, 0, BOTH, "n2 failed: Slurm reports down* (Not responding)"),
+    *(
+        ("--spare 1", {"step_1": REPORTS(state)}, ENV, 0, BOTH, f"n2 failed: Slurm reports {state} (x)")
+        for state in ("down", "down*", "allocated*", "failing", "powering_down", "unknown")
+    ),
+    # a node that was drained before is used last, and has not failed; none has if Slurm does not answer
+    ("--spare 1", DRAINED, ENV, 0, ["n2,n3", "n3,n1"], "n2 failed: Slurm reports draining (GPU 3)"),
+    ("--spare 1", {"step_1": "echo >nodes; echo >jobs; exit 3"}, ENV, 3, [""], "run 1 exited with status 3"),
     # messages of srun and of the program are passed on
     (
         *("--spare 1", {"step_1": f"echo '{KILLED}' >&2; printf 'no newline' >&2; exit 137"}, ENV, 0, BOTH),
@@ -147,6 +163,11 @@ RUNS = [
     # before the first step; if no node answers, it is not their fault
     ("--spare 1", {"alive": "n2 n3"}, ENV, 0, ["--nodelist=n2,n3"], "n1 failed: no answer...2 nodes checked in "),
     ("", {"alive": "", "refused": REFUSED}, ENV, 2, [], f"no node answers pytorch-doctor: n1: srun: {REFUSED[13:60]}"),
+    # a task that cannot start ends the step on all nodes, and srun names the first alone: the others are asked alone
+    ("-N1 --spare 2", {"alive": "n3", "dead": "n1 n2"}, ENV, 0, ["--nodelist=n3 "], f"n1 {NO_ROUTE}...n2 {NO_ROUTE}"),
+    ("", {"alive": "", "dead": "n1 n2 n3"}, ENV, 2, [], "no node answers pytorch-doctor: n1: srun: No route"),
+    # a check that fails on one node is its fault, and one that fails on all is not
+    ("--spare 1", {"alive": "n1 n2 n3", **NO_GPUS, "fails_n2": FULL}, ENV, 0, ["--nodelist=n1,n3 "], OF_CHECKS),
     # a component of a heterogeneous job
     ("--het-group=1 --spare 1", COMPONENTS, HETEROGENEOUS, 0, ["=1 --nodes=2 --nodelist=n1,n2 --ntasks=4 "], ""),
     ("--het-group=0,1", COMPONENTS, HETEROGENEOUS, 2, [], "--het-group=0,1 is not a component of job 7"),
