@@ -194,7 +194,7 @@ def make_dumps(plan):
         if not exists(plan.dumps):
             place = cache if exists(cache) else cache.rpartition("/")[0]
             is_public = os.stat(place).st_mode & 0o002  # another user may be faster
-            if not (plan.world.reports_for_node or is_public) and os.access(place, 0o3):
+            if not (plan.world.local_rank == 0 or is_public) and os.access(place, 0o3):
                 return plan
             from os import makedirs
 

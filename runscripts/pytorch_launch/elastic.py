@@ -73,6 +73,8 @@ def meeting_options(arguments, env):
         if not word.startswith("-"):
             break  # the script
         name, has_value, value = word.lstrip("-").partition("=")
+        if len(word) > 2 and word[1] != "-":
+            continue  # a letter with its value, as -r3
         name = name.replace("-", "_")
         # argparse takes unique beginnings of options
         name = next((option for option in MEETING if option.startswith(name) and len(name) > 1), name)

@@ -228,7 +228,7 @@ def apply(program, plan, *, starts_all_of_node=False):
     variables = {name: plan.changes[name] for name in chosen if plan.changes.get(name)}
     caches, used, problems = make_caches(plan.caches, variables)
     changes = {**plan.changes, **dict.fromkeys(variables)}  # not those that another launch has exported
-    warnings = [*plan.warnings, *(problems if plan.world.reports_for_node else ())]
+    warnings = [*plan.warnings, *(problems if plan.world.local_rank == 0 else ())]
     try:
         if plan.bind is not None:
             os.sched_setaffinity(0, plan.bind)

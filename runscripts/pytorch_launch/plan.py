@@ -88,7 +88,7 @@ def make_plan(env, node=None, *, virtual=False):
     decided = {**decided, **cache_variables, **isolated, **python.changes}
 
     warnings = [*([world.problem] if world.problem else []), *address_warnings]
-    if world.reports_for_node:
+    if world.local_rank == 0:  # it reports what all ranks of its node would report
         warnings += [*cache_warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:
         # torchrun-distributed has reported the others

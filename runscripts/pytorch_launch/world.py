@@ -81,11 +81,6 @@ class World(Value):
     __slots__ = (*NUMBERS, "node", "first_host", "source", *DEFAULTS)
 
     @property
-    def reports_for_node(self):
-        """Whether this rank reports what all ranks of its node would report."""
-        return self.local_rank == 0
-
-    @property
     def spans_nodes(self):
         return self.local_size < self.size
 

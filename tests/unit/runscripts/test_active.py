@@ -68,6 +68,9 @@ def places(module, make, conda):
         Path(found[name], "lib", PYTHON, "site-packages", "module.pth").write_text(line)
     found.update(own=make("own", system=False, torch=True), own_conda=conda("own_conda", torch=True))
     found.update(plain=make("plain", system=False), base=conda("base"))
+    # on a Python of Red Hat's, whose pip installs to /usr/local/lib64
+    found["on_system"] = make("on_system", home=f"{make_python(Path(root, 'usr'))}/bin")
+    Path(root, "usr", "local", "lib64", PYTHON, "site-packages", "torch").mkdir(parents=True)
     # the conda that the module's venv stands on
     Path(root, "venv", "include").mkdir()
     Path(root, "venv", "include", PYTHON).symlink_to(f"{anaconda}/include/{PYTHON}")
@@ -100,6 +103,7 @@ CHOICES = [
     # by what uv and virtualenv record, or by a path file that names the module's packages
     *((f"{name}/bin:{{module}}", "", name, "", None) for name in ("{virtualenv}", "{path}", "{code}")),
     *((f"{name}/bin:{{module}}", "", name, OWN_TORCH.format(name), None) for name in ("{own}", "{own_conda}")),
+    ("{on_system}/bin:{module}", "", "{on_system}", "", None),
     # without a torch the module's Python comes first
     *((f"{name}/bin:{{module}}", "", None, NO_TORCH.format(name), {"PATH": f"{{module}}:{name}/bin"}) for name in BARE),
     *((f"{{module}}:{name}/bin", "", None, NO_TORCH.format(name), {}) for name in BARE),

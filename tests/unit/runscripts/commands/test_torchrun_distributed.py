@@ -50,7 +50,14 @@ def test_several_agents_on_a_node_and_one_inside_torchrun_are_refused(run_unchec
         assert message in done.stderr
 
 
-WRONG = ("--standalone", "--stand --nproc-per-node=2", "--nproc-per-node 2 --nnodes 1", "--nnodes=1:1", "--nnodes=3")
+WRONG = (
+    "--standalone",
+    "-r3 --standalone",
+    "--stand --nproc-per-node=2",
+    "--nproc-per-node 2 --nnodes 1",
+    "--nnodes=1:1",
+    "--nnodes=3",
+)
 
 
 @pytest.mark.parametrize("options", [*WRONG, "--nnode=3:4"])
