@@ -133,6 +133,8 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         txt += interface.installed(generator, 'EBROOTPYTHON', 'venv')
         version = self.record_of_build()['python']['version']
         txt += interface.installed(generator, 'EBVERSIONPYTHON', version, relpath=False)
+        # that of another Python's module replaces the standard library of each Python; empty, it has no effect
+        txt += interface.pushenv(generator, {'PYTHONHOME': ''})
         lists = {'directories': ['venv/bin', 'bin']}
         return txt + interface.template(generator, 'commands', lists, users='bin', more='')
 

@@ -26,10 +26,12 @@ RELEASE = re.compile(r'2\.(?P<minor>\d+)\.(?P<patch>\d+)(?P<label>\+(cpu|xpu|cu\
 # In the directory of torch's packages: each Python that sees this torch runs it at its start.
 HOOK = 'zz_users_pip.pth'
 
-# Its line. Of an image, the module's variable names the installation. Only processes of pip go on.
+# Its line. Of an image, the module's variable names the installation. Only pip and `python -m uv` go on: sys.orig_argv
+# (Python 3.10) has the program, or the option -m and the module, where sys.argv begins.
 LINE = ("import os, sys; hold = os.path.join(%s, 'held', 'users_pip.py'); "
-        "any(os.path.basename(word).rstrip('.0123456789') in ('pip', '__pip-runner__.py') "
-        "for word in getattr(sys, 'orig_argv', sys.argv)[:6]) and os.path.isfile(hold) "
+        "words = getattr(sys, 'orig_argv', 0) or open('/proc/self/cmdline').read().split('\\0')[:-1]; "
+        "any(os.path.basename(word).rstrip('-.0123456789').rpartition('m')[2] in ('pip', '__pip-runner__.py', 'uv') "
+        "for word in words[-len(sys.argv):][:1]) and os.path.isfile(hold) "
         "and exec(compile(open(hold).read(), hold, 'exec'), {'__file__': hold})\n")
 OF_IMAGE = "os.environ.get('CONTAINERROOT', '')"
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """
-Runs at the start of each pip whose Python sees the module's torch, by a line in a .pth file: pip keeps this torch.
+Runs at the start of each pip whose Python sees the module's torch, by a line in a .pth file: pip keeps this torch. For
+`python -m uv`, it starts the module's uv.
 
 It is independent of the pip that runs: the module's, an upgraded one, that of an environment on top. It also lets pip
 upgrade and remove what `pip install --user` installed: by itself, pip takes that for packages outside of a virtual
@@ -13,9 +14,11 @@ import site
 import sys
 from importlib.machinery import PathFinder
 from logging import getLogger
+from shutil import which
 
 HELD = os.path.dirname(os.path.abspath(__file__))
 CONSTRAINTS = os.path.join(os.path.dirname(HELD), 'constraints.txt')
+UV = os.path.join(os.path.dirname(HELD), 'runscripts', 'uv')
 
 # A command `pip` for any release of pip.
 COMMAND = '#!%s/bin/python\nimport runpy\nrunpy.run_module("pip", run_name="__main__")\n'
@@ -175,6 +178,8 @@ def keep_torch(advice, versions):
                 del found.requirements[name]
             elif name in resolver._result.mapping:
                 check_release(resolver, resolver._result.mapping[name], absent)
+        if 'uv' in found.requirements:
+            atexit.register(explain_uv)
         return found
 
     Resolver.resolve, Factory.get_installation_error = resolve_and_keep, get_error_with_advice
@@ -185,6 +190,12 @@ def refusals():
     """For packages that the module does not have, and no index of its own: why they fail, by their names."""
     with open(os.path.join(HELD, 'absent')) as file:
         return dict(line.rstrip().split(' ', 1) for line in file)
+
+
+def explain_uv():
+    """Print what to do if the uv of this environment is found before the module's: it takes another torch."""
+    if which('uv') == os.path.join(sys.prefix, 'bin', 'uv'):
+        sys.stderr.write("pip: %s/bin/uv does not keep the module's torch. Use `python -m uv`\n" % sys.prefix)
 
 
 def keep_commands():
@@ -220,7 +231,20 @@ def start(packages):
         pass
 
 
-if {'install', 'uninstall', 'download', 'wheel', 'lock'} & set(sys.argv) and not hasattr(sys, 'pytorch_pip'):
+def is_for_another():
+    """Whether this pip only starts itself with another Python, which then decides."""
+    return '_PIP_RUNNING_IN_SUBPROCESS' not in os.environ and (
+        'PIP_PYTHON' in os.environ or any(word.partition('=')[0] == '--python' for word in sys.argv))
+
+
+if sys.argv[0] == '-m' and getattr(sys, 'orig_argv', ['pip'])[-len(sys.argv)].endswith('uv'):
+    if seen_packages():
+        if sys.prefix != sys.base_prefix:
+            os.environ.setdefault('VIRTUAL_ENV', sys.prefix)
+        os.environ['PATH'] = os.path.join(sys.prefix, 'bin') + os.pathsep + os.environ.get('PATH', '')
+        os.execv(UV, [UV, *sys.argv[1:]])
+elif ({'install', 'uninstall', 'download', 'wheel', 'lock'} & set(sys.argv) and not hasattr(sys, 'pytorch_pip')
+      and not is_for_another()):
     seen = seen_packages()
     if seen:
         start(seen)

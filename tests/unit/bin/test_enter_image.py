@@ -124,6 +124,14 @@ def test_packed_user_software_and_a_users_own_binds_are_mounted_without_the_modu
     assert installed.environment()["APPTAINER_BINDPATH"].endswith(f"{installed.user_software}:/user-software")
 
 
+def test_a_list_of_binds_that_the_user_has_replaced_has_the_modules_too(installed):
+    ours = "/x:/runscripts,/y"
+    variables = dict(installed.loaded, APPTAINER_BINDPATH="/mine", SINGULARITY_BINDPATH=ours)
+    variables.update({f"__PYTORCH_ADDED_TO_{name}_BINDPATH": ours for name in ("APPTAINER", "SINGULARITY")})
+    given = installed.environment(**variables)
+    assert (given["APPTAINER_BINDPATH"], given["SINGULARITY_BINDPATH"]) == (f"/mine,{ours}", ours)
+
+
 def test_the_runtime_of_the_installation_is_used_if_path_has_none(installed):
     (installed.root / "bin" / "true").symlink_to("../libexec/enter")
     rank = installed.start("true", path="/nowhere", **installed.loaded)

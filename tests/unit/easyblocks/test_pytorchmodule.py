@@ -71,6 +71,11 @@ def test_modules_that_cannot_be_loaded_beside_it_are_those_of_the_recipe(easyblo
 
 
 @both_syntaxes
+def test_the_home_of_another_python_does_not_reach_that_of_a_venv_module(easyblock):
+    assert re.search(r'^pushenv\W+PYTHONHOME\W+""\)?$', module_text(easyblock(recipe(VENV))), re.MULTILINE)
+
+
+@both_syntaxes
 def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(easyblock, monkeypatch, tmp_path):
     metadata = tmp_path / "packages/torch-2.13.0.dist-info/METADATA"
     metadata.parent.mkdir(parents=True)

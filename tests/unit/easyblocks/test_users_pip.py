@@ -77,6 +77,7 @@ def installation(tmp_path_factory):
         check=True,
     )
     shutil.copy(PROGRAMS / "users_pip.py", root / "held")
+    (root / "runscripts").symlink_to(TREE / "runscripts")
     (packages / "pip").symlink_to(Path(pip_package.__file__).parent)
     (root.parent / "index").mkdir()
     for name, versions in RELEASES.items():
@@ -178,6 +179,21 @@ def test_what_does_not_fit_the_modules_torch_fails_with_what_to_do_and_changes_n
     output = environment.pip("install", *packages, "other", status=1)
     assert (output.count(message), environment.versions()) == (1, {}), output
     assert environment.imports_modules_torch()
+
+
+@pytest.mark.parametrize("start", ["-mpip", "-Im pip", "-X utf8 -W ignore -s -B -u -m pip"])
+def test_pip_is_recognized_however_it_is_started(environment, start):
+    python = environment.directory / "bin/python"
+    assert ADVICE in environment.run(python, *start.split(), "install", "torch==2.12.0", status=1)
+    code = "import sys; print(*sys.argv)"
+    assert environment.run(python, "-c", code, "pip", "install", "torch") == "-c pip install torch\n"
+
+
+def test_for_another_environment_pip_does_as_there(environment, tmp_path):
+    plain = tmp_path / "plain"
+    make_environment(plain)
+    environment.pip("--python", plain, "install", "newer")
+    assert Environment(plain, environment.installation).versions() == {"newer": "2.0", "torch": "2.15.0"}
 
 
 @pytest.mark.parametrize("arguments", [["install", "no-such-package"], thorough("install", "./none")])
@@ -285,6 +301,15 @@ def test_uv_installs_the_latest_release_that_fits_the_modules_torch_and_fails_on
     assert with_uv.imports_modules_torch()
 
 
+def test_the_uv_of_an_environment_keeps_the_modules_torch_as_pip_names_it(with_uv, tmp_path):
+    wheel = write_wheel(tmp_path, "uv", "1.0", {"uv.py": ""}, commands="uv = uv:main")
+    first = f"{with_uv.directory}/bin:{os.environ['PATH']}"
+    assert "does not keep the module's torch. Use `python -m uv`" in with_uv.pip("install", wheel, PATH=first)
+    (with_uv.directory / "bin/uv").unlink()
+    command = [with_uv.directory / "bin/python", "-m", "uv", "pip", "install", "timm"]
+    assert f"--extra-index-url {INDEX}" in with_uv.run(*command, status=1)
+
+
 def test_uv_takes_an_environment_by_its_option_before_the_active_one(with_uv, tmp_path):
     make_environment(tmp_path / "plain")
     for option in (["--python", "plain"], ["--python=plain"], ["-p", "plain"]):
@@ -307,4 +332,4 @@ def test_uv_does_not_empty_environments_of_the_module(with_uv, installation, tmp
 
 def test_without_another_uv_the_command_says_so(environment):
     output = environment.uv("--version", PATH="/usr/bin:/bin", HOME="/nonexistent", status=1)
-    assert output == "uv: uv not found on PATH or in ~/.local/bin. Install it: pip install uv\n"
+    assert output == "uv: uv not found on PATH or in ~/.local/bin. Install it: pip install --user uv\n"
