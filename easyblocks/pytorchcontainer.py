@@ -16,7 +16,7 @@ from easybuild.tools.modules import get_software_root
 
 from pytorch_install import images, tree
 from pytorch_install.host_network import write_host_network
-from pytorch_install.interface import Runtime, image_interface
+from pytorch_install.interface import image_interface
 from pytorch_install.parameters import COMMANDS, containerimage
 from pytorch_install.runtime import image_python
 from pytorch_install.source_packages import SourcePackageSteps
@@ -131,22 +131,26 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
         return image_python(self.image.runtime, self.image_path, self.cfg['conda_activation'],
                             '--bind', self.installdir)
 
-    def runtime_help(self):
-        """The Runtime for the module's help, with the commands of this host."""
-        runtime = containerimage.find_runtime() or containerimage.RUNTIMES[0]
-        # Apptainer has its own variable, even if its command is singularity
-        binds = 'APPTAINER_BIND' if which('apptainer') else 'SINGULARITY_BIND'
+    @property
+    def launch(self):
+        """With the command of this host."""
+        return (containerimage.find_runtime() or containerimage.RUNTIMES[0]) + ' exec $SIF '
+
+    @property
+    def notes(self):
         is_built = isinstance(self.image, images.BuiltImage)
-        return Runtime(runtime + ' exec $SIF ', (
-            '`%s run $SIF` starts %s' % (
-                runtime, 'a command, or Python without one' if is_built else 'its own entrypoint, if it has one'),
-            'More directories in the image: export %s=/data' % binds,
-            '`pip install <name>` installs into $CONTAINERROOT/user-software; with --user, if you cannot write there, '
-            'into $PYTHONUSERBASE'))
+        return ('`%s` starts %s' % (
+                    self.launch.strip().replace('exec', 'run'),
+                    'a command, or Python without one' if is_built else 'its own entrypoint, if it has one'),
+                # Apptainer has its own variable, even if its command is singularity
+                'More directories in the image: export %s_BIND=/data' % (
+                    'APPTAINER' if which('apptainer') else 'SINGULARITY'),
+                '`pip install <name>` installs into $CONTAINERROOT/user-software; with --user, if you cannot write '
+                'there, into $PYTHONUSERBASE')
 
     def launch_in_test(self):
         """Also bind EasyBuild's temporary directory, which may not be visible in a container."""
-        return self.runtime_help().launch.replace('$SIF', '--bind "$TMPDIR" "$SIF"')
+        return self.launch.replace('$SIF', '--bind "$TMPDIR" "$SIF"')
 
     def make_module_step(self, fake=False):
         """Let the sanity check's module bind the new users' environment, which is not in place yet."""

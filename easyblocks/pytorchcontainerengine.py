@@ -60,18 +60,14 @@ def literal(path):
 
 
 def toml(entries):
-    """Text of an EDF: its entries, then its tables."""
-    tables = {name: value for name, value in entries.items() if isinstance(value, dict)}
-    lines = ['%s = %s' % (name, written(value)) for name, value in entries.items() if name not in tables]
-    for table, values in tables.items():
-        lines += ['', '[%s]' % table]
-        # annotations have dotted keys, which nest; a variable's name has no dot
-        lines += ['%s = %s' % (name, written(value)) for name, value in values.items()]
-    return '\n'.join(lines) + '\n'
+    """Text of an EDF; keys of annotations have dots, which nest."""
+    return ''.join('%s = %s\n' % (name, written(value)) for name, value in entries.items())
 
 
 def written(value):
     """A value as TOML; its texts, lists and booleans are those of JSON (https://toml.io/en/v1.0.0)."""
+    if isinstance(value, dict):
+        return '{%s}' % ', '.join('%s = %s' % (name, written(item)) for name, item in value.items())
     if isinstance(value, list):
         return '[\n%s]' % ''.join('    %s,\n' % written(item) for item in value)
     return json.dumps(value, ensure_ascii=False)

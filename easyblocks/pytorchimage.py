@@ -6,7 +6,7 @@ easyblocks have in common.
 The image sees the installation under the host's path. Its own variables, PATH among them, take precedence over those
 of the host: therefore runscripts are called by their paths.
 """
-from typing import NamedTuple, Tuple
+import collections
 
 from easybuild.easyblocks.generic.containerimage import last_line, run_command
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
@@ -14,28 +14,14 @@ from easybuild.framework.easyconfig import MANDATORY
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 
-from pytorch_install.interface import Runtime
 from pytorch_install.parameters import COMMANDS
 
 MOUNTS = 'More directories in the image: export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'
 
 
-class Engine(NamedTuple):
-    """
-    A program that starts images.
-
-    product: its name in messages
-    launch, notes: those of its Runtime, notes besides that on packages
-    no_start: advice if an image does not start, in which %s is the image
-    missing: advice if the host lacks the program, also with %s
-    """
-
-    product: str
-    launch: str
-    notes: Tuple[str, ...]
-    no_start: str
-    missing: str = ''
-
+# A program that starts images: its name in messages, the prefix of a command to launch, lines of the module's help, and
+# advice if an image does not start, and if the host lacks the program; in the last two, %s is the image.
+Engine = collections.namedtuple('Engine', 'product launch notes no_start missing')
 
 # By their commands; the Container Engine is a part of Slurm.
 ENGINES = {
@@ -50,10 +36,10 @@ ENGINES = {
     'enroot': Engine(
         'enroot', '--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD '
                   '$RUNSCRIPTS/', (MOUNTS,),
-        no_start="Try `enroot start` with the image by hand"),
+        no_start="Try `enroot start` with the image by hand", missing=''),
     'container-engine': Engine(
         'The Container Engine', '--environment=$PYTORCH_EDF $RUNSCRIPTS/', (),
-        no_start="Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set"),
+        no_start="Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set", missing=''),
 }
 
 
@@ -65,9 +51,13 @@ class EB_PyTorchImage(EB_PyTorchModule):
         **COMMANDS,
     }
 
-    def runtime_help(self):
-        engine = ENGINES[self.ENGINE]
-        return Runtime(engine.launch, (*engine.notes, *Runtime().notes))
+    @property
+    def launch(self):
+        return ENGINES[self.ENGINE].launch
+
+    @property
+    def notes(self):
+        return (*ENGINES[self.ENGINE].notes, *super().notes)
 
     def configure_step(self):
         """Check that the program exists, and starts the image."""

@@ -80,6 +80,10 @@ class EB_PyTorchModule(EasyBlock):
     ENGINE = ''
     BRINGS_PYTHON = False
 
+    # For the module's help: prefix of a command to run it with this module's Python, and lines on its use.
+    launch = ''
+    notes = ('`pip install --user <name>` installs into $PYTHONUSERBASE',)
+
     SITE_FILES = {}
     records = ContainerImage.records
     site_files = ContainerImage.site_files
@@ -108,11 +112,8 @@ class EB_PyTorchModule(EasyBlock):
             raise EasyBuildError("Cluster profile not found: %s in %s. Set the easyconfig parameter 'cluster' to one "
                                  "of: %s", self.cfg['cluster'], tree.PROFILES, ', '.join(profiles))
         self.cfg['usage'] = self.cfg['usage'] or interface.usage(
-            '%s/%s' % (self.name, det_full_ec_version(self.cfg)), self.runtime_help(), self.cfg['gpu'],
+            '%s/%s' % (self.name, det_full_ec_version(self.cfg)), self.launch, self.notes, self.cfg['gpu'],
             self.cfg['wheel_index'])
-
-    def runtime_help(self):
-        return interface.Runtime()
 
     @property
     def lock(self):
@@ -273,7 +274,7 @@ class EB_PyTorchModule(EasyBlock):
 
     def launch_in_test(self):
         """Prefix of a command of the sanity check to run it with the module's Python, as shell code."""
-        return self.runtime_help().launch
+        return self.launch
 
     def make_module_step(self, fake=False):
         """

@@ -3,10 +3,10 @@
 The images of PyTorch: those of the generic easyblock with locked wheels and a base, those that cotainr makes, and those
 with packages on top of the image of an installed module; and their provenance, as files beside them.
 """
+import collections
 import datetime
 import json
 import os
-from typing import NamedTuple
 
 from easybuild.easyblocks.generic.containerimage import (
     ContainerImage,
@@ -31,6 +31,10 @@ from pytorch_install.transaction import keep_file
 
 # The file that identifies an installed image, in the directory `provenance` beside it.
 RECORD = 'image.json'
+
+# An installed container module, on whose image another one is built: its name, the path of its image, the content of
+# its image.json, and versions that packages on top must not replace, by canonical names.
+Base = collections.namedtuple('Base', 'module image record kept')
 
 # What image.json has of the image's Python.
 PYTHON = ("import json, platform, sys; "
@@ -93,7 +97,8 @@ class BuiltImage(Image):
     @property
     def identity(self):
         """Sources, parameters, layout and base."""
-        return '%s layout=%s' % (super().identity, LAYOUT) + (' base=%s' % self.base.checksum if self.base else '')
+        base = ' base=%s' % self.base.record['sha256'] if self.base else ''
+        return '%s layout=%s%s' % (super().identity, LAYOUT, base)
 
     def sandbox(self):
         return Sandbox(self.runtime, self.builddir, self.recipe['conda_activation'])
@@ -221,27 +226,6 @@ class PackagesOnTop(BuiltImage):
         sandbox.pack(self.file, self.recipe['mksquashfs_args'])
 
 
-class Base(NamedTuple):
-    """
-    An installed container module, on whose image another one is built.
-
-    module: its name
-    image: path of its image
-    record: content of its image.json
-    kept: versions that packages on top must not replace, by canonical names
-    """
-
-    module: str
-    image: str
-    record: dict
-    kept: dict
-
-    @property
-    def checksum(self):
-        """SHA-256 that the installation recorded."""
-        return self.record['sha256']
-
-
 def base_dependency(easyconfig, software):
     """Module, as users load it, whose image is the base: the build dependency of the same software; or None."""
     found = [dependency for dependency in easyconfig.dependencies() if dependency['name'] == software]
@@ -269,11 +253,11 @@ def read_base(module, directory, image):
 
 def verify_base(base):
     """Stop unless the base's image is as it was installed, and for this host's machine."""
-    found = checksum_of(base.image)
-    if found != base.checksum:
+    found, expected = checksum_of(base.image), base.record['sha256']
+    if found != expected:
         raise EasyBuildError("%s, the image of %s, has changed since its installation: it has SHA-256 %s, expected %s. "
                              "Install it again with `eb --rebuild %s`",
-                             base.image, base.module, found, base.checksum, base.record['easyconfig'])
+                             base.image, base.module, found, expected, base.record['easyconfig'])
     require_image_format(base.image)
 
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import shlex
-from typing import NamedTuple, Tuple
 
 from easybuild.tools.config import install_path
 from easybuild.tools.filetools import read_file
@@ -36,24 +35,11 @@ SPECIAL = {'Lua': r'[\\"]', 'Tcl': r'[\\"$\[\]{}]'}
 GPUS = {'cuda': 'NVIDIA (CUDA)', 'rocm': 'AMD (ROCm)', 'xpu': 'Intel (XPU)', None: 'none'}
 
 
-class Runtime(NamedTuple):
-    """
-    A kind of runtime, for the module's help.
-
-    launch: prefix of a command to run it with this module's Python
-    notes: lines on its use
-    """
-
-    launch: str = ''
-    notes: Tuple[str, ...] = ('`pip install --user <name>` installs into $PYTHONUSERBASE',)
-
-
-def usage(module, runtime, gpu=None, wheel_index=None):
+def usage(module, launch, notes, gpu=None, wheel_index=None):
     """Text of the help's section on usage, with the three lines that a user copies to launch."""
-    run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % runtime.launch
-    notes = list(runtime.notes)
+    run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % launch
     if wheel_index:
-        notes.append('`pip install --extra-index-url %s torchvision` installs one for this torch' % wheel_index)
+        notes = *notes, '`pip install --extra-index-url %s torchvision` installs one for this torch' % wheel_index
     return '\n'.join([
         'module load ' + module,
         run + 'train.py',

@@ -101,7 +101,7 @@ def test_a_definition_file_can_be_built_on_the_image_of_the_module(container, in
     source.base, source.builddir = installed, str(tmp_path / "b")
     source.build()
     assert f"BASE={installed.image}" in commands[0]
-    assert source.identity.endswith(f"base={installed.checksum}")
+    assert source.identity.endswith(f"base={installed.record['sha256']}")
 
 
 @pytest.mark.parametrize("lost", ["image.json", "python_version"])
@@ -138,7 +138,7 @@ def test_a_lock_that_does_not_fit_the_base_is_refused_before_the_build(source_of
 
 def test_the_identity_has_lock_and_base_and_a_base_whose_image_has_changed_is_refused(source_of, installation):
     source = source_of()
-    assert "lock.txt=11" in source.identity and source.base.checksum in source.identity
+    assert "lock.txt=11" in source.identity and source.base.record["sha256"] in source.identity
     source.patches, source.recipe["source_packages"] = [{"name": "a.patch", "sha256": "22"}], [("b", {"A": "1"})]
     assert "a.patch=22" in source.identity and "source_packages=[('b', {'A': '1'})]" in source.identity
     (installation / "base.sif").write_bytes(sif(b"other"))
