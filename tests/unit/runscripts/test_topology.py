@@ -1,7 +1,5 @@
 """The hardware of a node, as its files tell it."""
 
-import os
-
 import node_trees
 from pytorch_launch import topology
 
@@ -37,14 +35,6 @@ def test_a_numa_node_may_have_memory_only_and_any_number(tmp_path):
     root = node_trees.node(tmp_path, cores=4, numa_nodes=2)
     (tmp_path / "sys/devices/system/node/node10").mkdir()
     assert list(topology.Node(root).numa) == [0, 1, 10]
-
-
-def test_what_cannot_be_read_is_not_there(tmp_path):
-    root = str(tmp_path)
-    node = topology.Node(root)
-    assert topology.read(root) is topology.read(f"{root}/missing") is None  # a directory, and nothing
-    assert topology.names(f"{root}/missing") == node.gpus == node.all_gpus == []
-    assert (node.numa, node.online, node.has_threads, node.uid) == ({}, set(), True, os.geteuid())
 
 
 def test_gpus_whose_device_files_a_container_leaves_out_do_not_count(tmp_path):

@@ -5,9 +5,10 @@ import os
 import re
 import shlex
 import socket
+from pathlib import Path
 
 import pytest
-from command_environment import CACHE_VARIABLES, SHOW_ENVIRONMENT, TORCH_VARIABLES
+from command_environment import CACHE_VARIABLES, PATH, SHOW_ENVIRONMENT, TORCH_VARIABLES
 
 
 def dry_run(run, env):
@@ -104,12 +105,12 @@ def test_a_line_of_each_rank_has_what_was_decided_and_why(run_unchecked, step):
 # ddp-env
 
 
-SOURCE = "source <({0}/ddp-env)"
-
-
-def test_ddp_env_gives_a_shell_what_python_would_get(run, step, runscripts):
-    code = f"{SOURCE.format(runscripts)} && exec python -c '{SHOW_ENVIRONMENT}'"
-    sourced = json.loads(run("/bin/bash", "-c", code, env=step))
+@pytest.mark.parametrize(("shell", "code"), [("bash", "source <(ddp-env)"), ("sh", 'eval "$(ddp-env)"')])
+def test_ddp_env_gives_a_shell_what_python_would_get(run, step, runscripts, home, shell, code):
+    """Also where values need quotes, as the directories of the caches here."""
+    step.update(TMPDIR=f"{home}/a b'c\"$HOME`id`\\n*\n;", PATH=f"{runscripts}:{PATH}")
+    Path(step["TMPDIR"]).mkdir()
+    sourced = json.loads(run(shell, "-c", f'{code} && exec python -c "$0"', SHOW_ENVIRONMENT, env=step))
     launched = json.loads(run("conda-python-distributed", "-c", SHOW_ENVIRONMENT, env=step))
     for env in (sourced, launched):
         for name in ("_", "PWD", "SHLVL"):
