@@ -1,4 +1,4 @@
-"""An installation with user-software in a directory of the test, and stand-ins for what packs and mounts it."""
+"""Installations in a directory of the test, with stand-ins for what packs, mounts and starts their images."""
 
 import os
 import shutil
@@ -91,3 +91,59 @@ class Installation:
 def installation(tmp_path):
     """An installation of this test."""
     return Installation(tmp_path)
+
+
+#: A runtime without an image: reports the process that it is and its arguments, then starts the command.
+RUNTIME = """#!/bin/bash
+printf '%s\\n' $$ "${0##*/}" "${@:1:4}"
+export APPTAINER_CONTAINER=$4 PATH=${0%/*}:/usr/bin:/bin # an image has its own
+shift 4
+exec "$@"
+"""
+
+
+class Installed:
+    """An installation, and a runtime; the commands' working directory is `work`."""
+
+    def __init__(self, directory):
+        self.root = directory / "the root"
+        self.work = directory / "work"
+        self.runtime = directory / "runtime"
+        self.user_software = directory / "store" / "1.0"
+        for part in ("libexec", "runscripts"):
+            shutil.copytree(TREE / part, self.root / part, ignore=shutil.ignore_patterns("pytorch_*"))
+        for place in (self.root / "bin", self.root / "payload", self.work, self.runtime, self.user_software):
+            place.mkdir(parents=True)
+        self.image = self.root / "image of the module.sif"
+        self.image.touch()
+        (self.root / "libexec" / "installation.bash").write_text(
+            f"engine=apptainer image='{self.image.name}' user_software='{self.user_software}'\n"
+            f"packages=.local/mine-1234 binds=(/usr /nowhere)\n"
+            f"files=(HF_HOME PIP_CERT) gpu=cuda runtime='{self.runtime}/singularity'\n"
+        )
+        (self.runtime / "singularity").write_text(RUNTIME)
+        (self.runtime / "singularity").chmod(0o755)
+        self.loaded = {"CONTAINERROOT": str(self.root), "SIFPYTORCH": str(self.image)}
+        self.loaded["APPTAINER_BINDPATH"] = "/x:/runscripts"
+
+    def start(self, command, *arguments, cwd=None, path=None, **variables):
+        """Start a command of the module's bin/; return the process."""
+        link = self.root / "bin" / command
+        if not link.is_symlink():
+            link.symlink_to("../libexec/enter")
+        env = {"PATH": path or f"{link.parent}:{self.runtime}:/usr/bin:/bin", "HOME": str(self.work), **variables}
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([link, *arguments], env=env, text=True, cwd=cwd or self.work, **pipes)
+
+    def environment(self, expected_errors="", **variables):
+        """The variables of a command in the image, by their names."""
+        rank = self.start("env", "-0", **variables)
+        output, errors = rank.communicate()
+        assert (rank.returncode, errors) == (0, expected_errors)
+        return dict(entry.split("=", 1) for entry in output.split("\n", 6)[6].split("\0") if entry)
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """An installation of this test."""
+    return Installed(tmp_path)
