@@ -109,7 +109,7 @@ def _has_own_gpus(env, vendor, count, local_size):
     if of_step is not None and count * local_size > of_step:
         return False
     if count == 1:
-        return of_step is not None or any(name in env for name in LIMITS[vendor])
+        return of_step is not None or any("," not in env.get(name, ",") for name in LIMITS[vendor])
     # those that Slurm gave to torchrun are shared by its workers
     return of_step is not None and len(numbers or ()) == count and not env.get("TORCHELASTIC_RUN_ID")
 

@@ -6,7 +6,7 @@ Unreadable files count as missing: a container hides them, a device cgroup forbi
 
 import posix as os
 
-from pytorch_launch import ancestors, exists, is_number, names, process, read
+from pytorch_launch import ancestors, exists, is_number, names, read
 
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -48,8 +48,8 @@ class Node:
 
     `host`           name of this host
     `pid`, `uid`     numbers of this process and of its effective user
-    `launcher`       number of the process that started the ranks of this node, None in a container that hides it
-    `launcher_cpus`  the CPUs of mpirun or its daemon here, None if there is none
+    `launcher`       number of mpirun or its daemon here, None if there is none, and in a container that hides it
+    `launcher_cpus`  its CPUs, or None
     `allowed`        the affinity mask of this rank, a set of CPUs
     `gpus`           those that this process may use, in the order in which the vendor's runtime counts them
     `all_gpus`       the same with those of other jobs, which a device cgroup hides, in PCI order
@@ -207,26 +207,20 @@ def _numbers(directory, prefix=""):
     return sorted(map(int, filter(is_number, found)))
 
 
+#: Programs of Open MPI, MPICH, Intel MPI and PALS that start ranks, as the kernel shortens their names, with Debian's.
+STARTERS = (
+    *("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "prte", "hydra_pmi_proxy", "mpiexec.hydra", "palsd"),
+    *("mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich", "mpiexec.mpich"),
+)
+
+
 def _launcher(_):
-    # The parent of this session's leader. MPICH gives every rank a session of its own (setsid(2)), in which a container
-    # may have put processes before this one; so neither the parent nor the leader will do.
-    launcher = process(os.getsid(0))[2]  # getsid is 0 for a leader in another process namespace
-    # A leader may have ended before its ranks start, such as the shell of `ssh NODE 'nohup mpirun ... &'`.
-    return int(launcher) if launcher else _starter()
-
-
-#: Programs of Open MPI, MPICH, Intel MPI and PALS that start ranks, as the kernel shortens their names.
-STARTERS = ("mpirun", "mpiexec", "orted", "prterun", "prted", "prte", "hydra_pmi_proxy", "mpiexec.hydra", "palsd")
-
-
-def _starter():
     return next((int(pid) for pid, name in ancestors() if name in STARTERS), None)
 
 
 def _launcher_cpus(node):
-    starter = None if node.root else _starter()
     try:
-        return starter and os.sched_getaffinity(starter)
+        return None if node.root or node.launcher is None else os.sched_getaffinity(node.launcher)
     except OSError:
         return None
 

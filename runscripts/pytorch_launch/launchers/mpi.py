@@ -115,7 +115,7 @@ def _repeated(env, rank):
     if is_batch_script(env):
         return None
     for _, name in ancestors():
-        if name in ("mpirun", "mpiexec", "mpiexec.hydra", "prterun"):
+        if name.partition(".")[0] in ("mpirun", "mpiexec", "orterun", "prterun"):
             fault = f"if each of the {tasks} tasks of this Slurm step runs {name}, each starts a world of its own"
             return Problem(fault, f"for one world, start {name} without srun")
         if name == "slurmstepd":  # of a daemon of mpirun

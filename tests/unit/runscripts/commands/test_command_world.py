@@ -50,11 +50,11 @@ def test_a_launch_inside_a_virtual_local_rank_is_one_too(run, step, runscripts):
 
 
 @pytest.mark.parametrize(
-    "chain", [["mpirun"], ["mpiexec.hydra", "hydra_pmi_proxy"], ["mpirun", "slurmstepd"], ["bash"]]
+    "chain", [["mpirun.openmpi"], ["mpiexec.hydra", "hydra_pmi_proxy"], ["mpirun", "slurmstepd"], ["bash"]]
 )
 def test_mpirun_in_each_task_of_a_step_is_warned_of(run_unchecked, runscripts, first, home, chain):
     """As with `srun -n4 mpirun -np 4`; mpirun's daemons are a step as well, which it is not in."""
-    first.update(OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_LOCAL_SIZE="4")
+    first.update(OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_LOCAL_SIZE="4", PMIX_NAMESPACE="1")
     line = f"{runscripts}/conda-python-distributed --dry-run; true"
     for name in reversed(chain):
         (home / name).symlink_to("/bin/bash")
