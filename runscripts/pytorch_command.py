@@ -14,7 +14,7 @@ from importlib import import_module
 #: The modules whose `main` is the command.
 MODULES = {
     "pytorch-doctor": "pytorch_doctor.doctor",
-    "pytorch-run": "pytorch_run.run",
+    "pytorch-run": "pytorch_run",
     "pytorch-stacks": "pytorch_stacks.command",
     "pytorch-stage": "pytorch_stage",
 }

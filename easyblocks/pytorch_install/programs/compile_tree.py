@@ -11,8 +11,7 @@ from compileall import compile_dir
 from importlib.util import MAGIC_NUMBER
 from py_compile import PycInvalidationMode
 
-LIBRARIES = ['runscripts/pytorch_launch', 'runscripts/pytorch_doctor', 'runscripts/pytorch_run',
-             'runscripts/pytorch_stacks', 'payload/training']
+LIBRARIES = ['runscripts/pytorch_launch', 'runscripts/pytorch_doctor', 'runscripts/pytorch_stacks', 'payload/training']
 
 # Every rank imports it from a shared file system: as one file, which its __main__.py reads.
 PACKED = 'runscripts/pytorch_launch'

@@ -8,7 +8,7 @@ import time
 import pytest
 from programs import program
 from pytorch_launch import LaunchError
-from pytorch_run.run import parse
+from pytorch_run import parse
 from variables import variables
 
 

@@ -1,7 +1,7 @@
 """Which node failed by what srun reports; a program's own failure names none."""
 
 import pytest
-from pytorch_run.nodes import killed_nodes
+from pytorch_run import killed_nodes
 
 KILLED, TERMINATED = "srun: error: n2: tasks 4-7: Killed", "srun: error: n1: tasks 0-3: Terminated"
 
