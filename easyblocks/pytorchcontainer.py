@@ -27,7 +27,6 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
     """Support for installing PyTorch as a container image with a module around it."""
 
     ENGINE = 'apptainer'
-    BRINGS_PYTHON = True
     SITE_FILES = {**containerimage.ContainerImage.SITE_FILES, 'base_image': None}
     SOURCES_OF_IMAGES = "'image', a .sif, .def or .yml file in 'sources', or a container module in 'builddependencies'"
 

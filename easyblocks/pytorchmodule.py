@@ -34,7 +34,7 @@ from pytorch_install.parameters import (  # noqa: E402
     check_path,
     machines_of,
 )
-from pytorch_install.runtime import hold_packages, offered_commands, run_program  # noqa: E402
+from pytorch_install.runtime import hold_packages, run_program, versioned_commands  # noqa: E402
 from pytorch_install.transaction import Installation  # noqa: E402
 
 # Initializes a process group of one rank from environment variables, as users' scripts do, in the same command as the
@@ -75,10 +75,8 @@ class EB_PyTorchModule(EasyBlock):
     # Whether running jobs import files of the installation directory, which a rebuild removes.
     IN_PLACE = False
 
-    # What starts the image, or mounts the packed venv, in libexec/enter, and whether the users' environment has python
-    # and pip.
+    # What starts the image, or mounts the packed venv, in libexec/enter.
     ENGINE = ''
-    BRINGS_PYTHON = False
 
     # For the module's help: prefix of a command to run it with this module's Python, and lines on its use.
     launch = ''
@@ -123,7 +121,7 @@ class EB_PyTorchModule(EasyBlock):
     @property
     def image_commands(self):
         """Commands of the image that bin/ offers on the host."""
-        return self.cfg['commands'] if self.ENGINE else []
+        return versioned_commands(self.runtime_python(), self.cfg['commands']) if self.ENGINE else []
 
     def post_init(self):
         """
@@ -220,8 +218,6 @@ class EB_PyTorchModule(EasyBlock):
         """Install the cluster profile and the commands in bin/; compile the scripts."""
         tree.install_profile(self.cfg['cluster'], self.installdir)
         self.compile_bytecode()
-        if self.ENGINE:
-            self.check_commands()
         tree.install_commands(self.ENGINE, self.image_commands, self.installdir, self.values_without_module())
 
     def values_without_module(self):
@@ -231,11 +227,6 @@ class EB_PyTorchModule(EasyBlock):
     def compile_bytecode(self):
         """Compile runscripts and payload for the runtime's Python: ranks cannot write there."""
         run_program(self.runtime_python(), 'compile_tree.py', self.installdir)
-
-    def check_commands(self):
-        """Keep only those of the recipe's commands that the image has."""
-        self.cfg['commands'] = offered_commands(self.enter_image(), self.runtime_python(), self.cfg['commands'],
-                                                self.BRINGS_PYTHON)
 
     def hold_packages(self):
         hold_packages(self.runtime_python(), self.installdir, self.cfg['wheel_index'])

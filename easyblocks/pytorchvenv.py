@@ -61,9 +61,6 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         versions = ('', '3', self.cfg['python_version']) if self.cfg['packed'] else ()
         return [name + version for name in ('python', 'pip') for version in versions]
 
-    def check_commands(self):
-        """Python, pip and torch bring all of them."""
-
     def build_step(self):
         """Build the source packages in order, in an environment with the locked wheels."""
         if not self.source_packages:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """
-Running programs/ with an installed runtime (image or environment), and which commands it has.
+Running programs/ with an installed runtime (image or environment).
 
 A command is a list of words; no shell of the host interprets it.
 """
@@ -9,7 +9,6 @@ import os
 import re
 
 from easybuild.easyblocks.generic.containerimage import run_command
-from easybuild.tools.build_log import print_warning
 from easybuild.tools.filetools import copy_file, mkdir, read_file, write_file
 
 # Programs for the runtime's Python.
@@ -76,25 +75,8 @@ def image_python(runtime, image, conda_activation, *options):
     return [runtime, 'exec', *options, image, 'bash', '-c', script, 'python3']
 
 
-def offered_commands(enter, python, names, brings_python):
-    """
-    Those of the commands `names` that an image has, and its python and pip with their version; warn of the others.
-
-    Commands in bin/ run without the image's conda environment (libexec/enter), as those of `enter` here.
-
-    :param brings_python: whether the users' environment has python and pip, whatever the image has
-    """
+def versioned_commands(python, names):
+    """The commands `names`, and those of Python and pip among them with the version of an image's Python."""
     result = run_command([*python, '-c', "import sys; print('version: %d.%d' % sys.version_info[:2])"], hidden=True)
     found = re.search(r'^version: (.*)', result.output, re.MULTILINE)  # a dry run has no output
-    # without `python`, python3.11 is not offered either
-    versioned = {name + found[1]: name for name in ('python', 'pip') if name in names and found}
-    script = 'for name; do type "$name" >/dev/null 2>&1 || echo "absent: $name"; done'
-    result = run_command([*enter, 'sh', '-c', script, 'sh',
-                          *[name for name in [*names, *versioned]
-                            if not (brings_python and re.fullmatch(r'(python|pip)[0-9.]*', name))]], hidden=True)
-    absent = [name for name in names if 'absent: ' + name in result.output.splitlines()]
-    if absent:
-        print_warning("skipping commands that the recipe names and the image does not have on its PATH: %s",
-                      ', '.join(absent))
-    return [name for name in [*names, *versioned]
-            if 'absent: ' + name not in result.output.splitlines() and versioned.get(name, name) not in absent]
+    return [*names, *(name + found[1] for name in ('python', 'pip') if name in names and found)]
