@@ -67,8 +67,9 @@ def parse_parameter(text: str) -> Parameter:
     elif name and values:
         words = values.split(",")
         numbers = list(map(number, words))
-        if len(set(words)) == len(words) and "" not in words:
-            return Parameter(text, name, choices=tuple(words if None in numbers else numbers))
+        choices = tuple(words if None in numbers else numbers)
+        if len(set(choices)) == len(choices) and "" not in words:
+            return Parameter(text, name, choices=choices)
     raise fault
 
 

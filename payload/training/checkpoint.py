@@ -288,8 +288,8 @@ def delete(path: Path) -> None:
     return shutil.rmtree(path, ignore_errors=True)
 
 
-def make_directory(directory: Path) -> None:
-    """Make ``directory`` with its parents; TrainingError if no file can be written in it."""
+def make_directory(directory: Path, option: str = "--modelpath") -> None:
+    """Make ``directory``, which ``option`` names, with its parents; TrainingError if no file can be written in it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -297,7 +297,7 @@ def make_directory(directory: Path) -> None:
     except OSError as error:
         raise TrainingError(
             f"{directory}: cannot be written ({error.strerror}). Choose another directory with "
-            "--modelpath; in a container, one that is bound"
+            f"{option}; in a container, one that is bound"
         ) from error
 
 

@@ -164,15 +164,15 @@ def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
             "launcher that sets all of them, such as torchrun, or unset these two"
         )
     try:
-        rank, size, local_rank = (int(environment[name]) for name in names[:3])
+        rank, size, local_rank, port = (int(environment[name]) for name in (*names[:3], "MASTER_PORT"))
     except ValueError as error:
         raise TrainingError(
-            f"RANK, WORLD_SIZE and LOCAL_RANK must be integers ({error}). Check what the launcher set"
+            f"RANK, WORLD_SIZE, LOCAL_RANK and MASTER_PORT must be integers ({error}). Check what the launcher set"
         ) from None
-    if not 0 <= rank < size or local_rank < 0:
+    if not (0 <= rank < size < 2**31 and local_rank >= 0 and 0 <= port < 2**16):
         raise TrainingError(
-            f"RANK {rank} of WORLD_SIZE {size} with LOCAL_RANK {local_rank} is invalid: ranks count "
-            "from 0. Check what the launcher set"
+            f"RANK {rank} of WORLD_SIZE {size} with LOCAL_RANK {local_rank} and MASTER_PORT {port} is invalid: ranks "
+            "count from 0, ports end at 65535. Check what the launcher set"
         )
     return rank, size, local_rank
 

@@ -20,7 +20,7 @@ from training.pictures import COLOURS, GREY, write_picture
 PICTURE = "curves.png"
 METRICS_FILE = "metrics.jsonl"
 MOST_BYTES = 2**26  # of metrics.jsonl: about 400,000 epochs
-Tracker = tuple[Callable[[Mapping, int], None], Callable[[int], None]]
+Tracker = tuple[Callable[[Mapping, int], object], Callable[[int], object]]
 
 
 class Panel(NamedTuple):
@@ -159,20 +159,14 @@ def open_wandb(directory: Path, options: Mapping[str, object], _first_epoch: int
     if not identity:
         identity = secrets.token_hex(4)
         write_file(path, identity.encode())
-    try:
-        run = wandb.init(
-            project=options["wandb"],
-            id=identity,
-            resume="allow",
-            dir=directory,
-            config={name: value if isinstance(value, (int, float)) else str(value) for name, value in options.items()},
-            settings=wandb.Settings(console="off"),  # the output is in the job's log
-        )
-    except wandb.errors.Error as error:
-        raise TrainingError(
-            f"--wandb {options['wandb']}: {str(error).splitlines()[0].rstrip('.')}. Log in with `wandb login`, or "
-            "export WANDB_MODE=offline and run `wandb sync` later"
-        ) from None
+    run = wandb.init(
+        project=options["wandb"],
+        id=identity,
+        resume="allow",
+        dir=directory,
+        config={name: value if isinstance(value, (int, float)) else str(value) for name, value in options.items()},
+        settings=wandb.Settings(console="off"),  # the output is in the job's log
+    )
     return lambda values, number: run.log(values, step=number), lambda status: run.finish(exit_code=status)
 
 
@@ -181,37 +175,42 @@ def open_mlflow(directory: Path, options: Mapping[str, object], _first_epoch: in
 
     path = directory / "mlflow.id"
     identity = identity_in(path, is_new)
-    fault = mlflow.exceptions.MlflowException
     for name, value in (("REQUEST_MAX_RETRIES", "1"), ("REQUEST_TIMEOUT", "10")):  # by default minutes, for all ranks
         os.environ.setdefault(f"MLFLOW_HTTP_{name}", value)
-
-    def reason(error: Exception) -> str:
-        return re.sub(r"//[^/@\s]*@", "//", str(error).splitlines()[0]).rstrip(".")  # without a password
-
     mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{directory.resolve()}/mlflow.db")
-    try:
-        run = mlflow.start_run(run_id=identity or None, run_name=None if identity else directory.resolve().name)
-        if not identity:
-            mlflow.log_params({name: str(value) for name, value in options.items()})
-            write_file(path, run.info.run_id.encode())
-    except fault as error:
-        raise TrainingError(
-            f"--mlflow: {reason(error)}. Check MLFLOW_TRACKING_URI, or unset it to use {path.parent}"
-        ) from None
-
-    def attempt(what: object, call: Callable, *arguments: object, **options: object) -> None:
-        try:
-            call(*arguments, **options)
-        except fault as error:  # a server that fails ends no training
-            print(f"--mlflow: {reason(error)}: {what} is not recorded there", flush=True)
-
+    run = mlflow.start_run(run_id=identity or None, run_name=None if identity else directory.resolve().name)
+    if not identity:
+        mlflow.log_params({name: str(value) for name, value in options.items()})
+        write_file(path, run.info.run_id.encode())
     return (
-        lambda values, number: attempt(number, mlflow.log_metrics, numbers_of(values), step=number),
-        lambda status: attempt("the end", mlflow.end_run, "FAILED" if status else "FINISHED"),
+        lambda values, number: mlflow.log_metrics(numbers_of(values), step=number),
+        lambda status: mlflow.end_run("FAILED" if status else "FINISHED"),
     )
 
 
-TRACKERS = {"tensorboard": open_tensorboard, "wandb": open_wandb, "mlflow": open_mlflow}
+#: What opens a tracker, and what a user can do if that fails.
+TRACKERS = {
+    "tensorboard": (open_tensorboard, "Check {0}/tensorboard"),
+    "wandb": (
+        open_wandb,
+        "Log in with `wandb login`, or export WANDB_MODE=offline and run `wandb sync` later; else check {0}/wandb",
+    ),
+    "mlflow": (open_mlflow, "Check MLFLOW_TRACKING_URI, or unset it to use {0}, and check {0}/mlflow.db"),
+}
+
+
+def reason(error: Exception) -> str:
+    """Return the first line of an error, without a password in an address."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return re.sub(r"//[^/@\s]*@", "//", first).rstrip(".")
+
+
+def attempt(name: str, what: object, call: Callable, *arguments: object) -> None:
+    """Call a tracker; one that fails, such as a server, ends no training."""
+    try:
+        call(*arguments)
+    except Exception as error:
+        print(f"--{name}: {reason(error)}: {what} is not recorded there", flush=True)
 
 
 def numbers_of(values: Mapping[str, object]) -> dict:
@@ -235,7 +234,7 @@ class Metrics:
         self, directory: Path | None, *, options: Mapping[str, object], first_epoch: int = 0, form: Form = EPOCHS
     ):
         self.directory, self.form = directory, form
-        self.trackers: list[Tracker] = []
+        self.trackers: dict[str, Tracker] = {}
         self.is_drawable = True
         if directory is None:
             return
@@ -247,12 +246,15 @@ class Metrics:
         except OSError as error:
             raise self.cannot_be_written(error) from error
         for name in filter(options.get, TRACKERS):
+            start, remedy = TRACKERS[name]
             try:
-                self.trackers.append(TRACKERS[name](directory, options, first_epoch, bool(own) and first_epoch == 0))
+                self.trackers[name] = start(directory, options, first_epoch, bool(own) and first_epoch == 0)
             except ImportError as error:
                 raise TrainingError(
                     f"--{name} needs a package that is not installed ({error}). Run: pip install {name}"
                 ) from None
+            except Exception as error:  # each package raises types of its own
+                raise TrainingError(f"--{name}: {reason(error)}. {remedy.format(directory)}") from None
         if self.lines:
             self.draw()
 
@@ -280,8 +282,8 @@ class Metrics:
                 self.append(json.dumps({self.form.key: number, **finite}).encode() + b"\n")
             except OSError as error:
                 raise self.cannot_be_written(error) from error
-        for log, _close in self.trackers:
-            log(values, number)
+        for name, (log, _close) in self.trackers.items():
+            attempt(name, number, log, values, number)
 
     def read_lines(self) -> list[bytes]:
         """Return the lines of epochs; if there are others, or one that a kill cut short, keep the file aside.
@@ -331,7 +333,7 @@ class Metrics:
         return self
 
     def __exit__(self, fault: type[BaseException] | None, *_: object) -> None:
-        for _log, close in self.trackers:
-            close(int(fault is not None))
+        for name, (_log, close) in self.trackers.items():
+            attempt(name, "the end", close, int(fault is not None))
         if self.directory and fault is None:
             self.draw()

@@ -43,17 +43,24 @@ class Profile:
             if absent:
                 raise TrainingError(f"--profile-ranks: no rank {', '.join(absent)} among {world.size}. Use 0 and up")
             if world.rank == 0:
-                make_directory(self.directory)
+                make_directory(self.directory, "--profile")
         if world.rank in options.profile_ranks:
             activities = [ProfilerActivity.CPU]
             if world.device.type != "cpu":
                 activities.append(getattr(ProfilerActivity, world.device.type.upper()))
             steps = schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1)
-            self.profiler = profile(activities=activities, schedule=steps, on_trace_ready=self.note)
+            self.profiler = profile(activities=activities, schedule=steps)
 
-    def note(self, profiler: profile) -> None:
-        """Write the trace, and keep the shares of time and the dearest operations."""
-        profiler.export_chrome_trace(str(self.directory / f"trace-rank-{self.world.rank}.json"))
+    def write(self) -> None:
+        """Write the trace of this rank, and keep its shares of time and dearest operations; raises TrainingError."""
+        if not (profiler := self.stop()):
+            return
+        path = self.directory / f"trace-rank-{self.world.rank}.json"
+        profiler.export_chrome_trace(str(path.with_suffix(".new")))
+        try:
+            path.with_suffix(".new").replace(path)  # torch reports no error: not on a full disk, for example
+        except OSError:
+            raise TrainingError(f"{path}: cannot be written. Check its directory, or use another --profile") from None
         on_device = self.world.device.type != "cpu"
         order = f"self_{self.world.device.type}_time_total"  # by themselves
         table = profiler.key_averages().table(order, row_limit=SHOWN, max_name_column_width=40)
@@ -74,7 +81,8 @@ class Profile:
             if self.profiler:
                 self.profiler.step()
             if self.taken == STEPS:
-                self.stop()
+                with fail_together(self.world):
+                    self.write()
                 self.show()
         yield from batches  # as without a profile
 
@@ -88,10 +96,12 @@ class Profile:
                 self.report(table)
         self.report(f"traces written to {self.directory}")
 
-    def stop(self) -> None:
-        if self.profiler:
-            self.profiler.stop()
-        self.profiler = None
+    def stop(self) -> profile | None:
+        """End the profile of this rank, if it has one, and return it."""
+        profiler, self.profiler = self.profiler, None
+        if profiler:
+            profiler.stop()
+        return profiler
 
     def __enter__(self) -> Profile:
         return self

@@ -60,7 +60,7 @@ def is_running(directory: Path) -> bool:
 
 def start_training(command: list[str], directory: Path, parameters: dict, lock: IO) -> subprocess.Popen:
     """Start the training of a trial, which inherits ``lock``."""
-    chosen = [word for name, value in parameters.items() for word in (f"--{name}", str(value))]
+    chosen = [f"--{name}={value}" for name, value in parameters.items()]  # argparse takes "-1e-9" alone for an option
     command = [sys.executable, "-u", *command, "--modelpath", str(directory), *chosen]
     with (directory / LOG).open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()])
@@ -247,7 +247,7 @@ class Search:
                 value = last_value(directory / METRICS_FILE, self.options.metric)
             except (TrainingError, OSError) as error:
                 fault = str(error)
-        elif NOT_FINITE in (directory / LOG).read_text(errors="replace")[-4096:]:
+        elif NOT_FINITE.encode() in read_file(directory / LOG)[-4096:]:
             fault = f"its loss {NOT_FINITE}"
         state = self.states.PRUNED if NOT_FINITE in fault else self.states.FAIL
         result = f"failed ({fault})"

@@ -100,8 +100,10 @@ def is_text(path: Path, data: Path | None) -> bool:
     """Return whether a file, or a directory, belongs to the text."""
     if data is None and (path.name in LEFT_OUT or (path.suffix != ".py" and not path.is_dir())):
         return False
-    is_run = (path / "checkpoints").is_dir() and any((path / name).is_file() for name in ("text.bin", METRICS_FILE))
-    return not path.name.startswith(".") and not is_run  # another training that wrote below the text
+    marks = "text.bin", METRICS_FILE, "checkpoints/best.pt"
+    is_run = (path / "checkpoints").is_dir() and any((path / name).is_file() for name in marks)
+    # another training, or a search, that wrote below the text, and traces of --profile
+    return not (is_run or (path / "study.journal").is_file() or path.name.startswith((".", "trace-rank-")))
 
 
 def raise_unreadable(error: OSError) -> NoReturn:

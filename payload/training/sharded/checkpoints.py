@@ -35,7 +35,7 @@ from training.files import remedy_for, sync_directory
 from training.finite import are_finite, check_weights
 from training.options import Interval
 from training.sharded.state import apply, flat, state_of
-from training.sharded.storage import ShardReader, ShardWriter, read_manifest
+from training.sharded.storage import MANIFEST, ShardReader, ShardWriter, read_manifest
 
 HALF_HOUR = Interval(seconds=1800)
 QUESTION_STEPS = 8  # between the questions whether a checkpoint is complete on all ranks, or due by the clock of rank 0
@@ -130,11 +130,12 @@ class ShardedCheckpoints:
 
     def save(self, run) -> str:
         """Write a checkpoint and return its path when it is complete; a step that is saved is not written again."""
-        if self.step == run.position.step:
-            self.wait()
-        else:
+        self.wait()
+        path = self.directory.path_after(run.position.step)
+        # it may have been deleted, also while it was written
+        if self.step != run.position.step or not broadcast((path / MANIFEST).exists(), self.world):
             self.start(run, asynchronous=False)
-        return str(self.directory.path_after(self.step))
+        return str(path)
 
     def start(self, run, *, asynchronous: bool | None = None) -> None:
         """Write a checkpoint, after the one before is complete; if ``asynchronous``, only begin to."""

@@ -30,7 +30,9 @@ def test_the_ranks_are_read_from_torchs_variables():
         ({"RANK": "five"}, "must be integers .*'five'"),
         ({"RANK": "8"}, "RANK 8 of WORLD_SIZE 8 .* is invalid"),
         ({"RANK": "-1"}, "RANK -1 of WORLD_SIZE 8 .* is invalid"),
-        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK -1 is invalid"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK -1 .* is invalid"),
+        ({"MASTER_PORT": "65536"}, "MASTER_PORT 65536 is invalid"),
+        ({"WORLD_SIZE": "9" * 20}, "RANK 5 of WORLD_SIZE 9+ .* is invalid"),
     ],
 )
 def test_variables_that_make_no_sense_are_errors(variables, message):

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import runpy
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -85,6 +86,14 @@ def test_the_longest_and_the_shortest_time_limit_are_ones_that_torch_can_compute
     run_ranks(2, *line, "1e-300", status=1)
 
 
+@pytest.mark.parametrize(("output", "expected"), [(">&-", b""), ("", b"\\udce9\n")])
+def test_an_output_that_is_closed_and_a_path_that_is_no_text_end_no_training(output, expected):
+    code = "import sys, training; sys.stdout.isatty(); print('\\udce9')"
+    command = f'PYTHONIOENCODING=utf-8:strict {sys.executable} -c "$0" {output}'
+    done = subprocess.run(["bash", "-c", command, code], cwd=PAYLOAD, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
 @pytest.fixture
 def corpus(tmp_path):
     """A directory with a text."""
@@ -97,8 +106,10 @@ def test_the_directories_of_trainings_below_a_text_are_no_part_of_it(corpus, alo
     run = corpus / "run"
     (run / "checkpoints").mkdir(parents=True)
     first = open_text(corpus, run, 8, alone).fingerprint
-    (run / "metrics.jsonl").write_text("{}\n")
-    (run / "checkpoints" / "step").write_text("not a text")
+    for name in ("run/metrics.jsonl", "run/checkpoints/step", "rung/checkpoints/best.pt", "study/study.journal"):
+        (corpus / name).parent.mkdir(parents=True, exist_ok=True)
+        (corpus / name).write_text("not a text")
+    (corpus / "trace-rank-0.json").write_text("{}")
     assert open_text(corpus, run, 8, alone).fingerprint == first
     assert open_text(corpus, None, 8, alone).fingerprint == first
     with pytest.raises(TrainingError, match=f"^{corpus}: --modelpath is the directory of the text. Choose another one"):
@@ -174,3 +185,19 @@ def test_a_directory_that_is_deleted_during_a_run_is_one_sentence(small_mnist, c
     sentence = rf"rank 0: {run}\S*: cannot be written \(No such file or directory\). Its directory was removed [^\n]+\n"
     assert re.fullmatch(sentence, ranks[0].stderr), ranks[0].stderr
     assert ranks[1].stderr == ""
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_written_is_written_again(run_code, corpus, tmp_path):
+    saved = tmp_path / "run" / "checkpoints" / "step-00000002"
+    line = [
+        "--steps=2",
+        "--every=2",
+        "--size=100K",
+        "--context=8",
+        f"--data={corpus}",
+        f"--modelpath={tmp_path / 'run'}",
+    ]
+    code = REMOVED.format(script="lm_fsdp.py", module="lm_fsdp", arguments=", ".join(map(repr, line)), run=saved)
+    code = code.replace("lambda *_: ", f"lambda *_: [Path('{saved}').exists() or sleep(0.01) for _ in range(200)] and ")
+    (rank,) = run_code(1, f"from pathlib import Path\nfrom time import sleep\n{code}")
+    assert rank.status == 0 and (saved / "manifest.json").is_file()

@@ -212,21 +212,35 @@ def test_a_missing_package_is_one_sentence_that_explains_how_to_get_it(tmp_path,
 
 
 class ServerError(Exception):
-    """In place of MLflow's."""
+    """In place of one of MLflow's."""
 
 
-def test_a_server_of_mlflow_that_fails_ends_no_training_and_its_password_is_not_printed(tmp_path, monkeypatch, capsys):
-    def fail(*_, **__):
-        raise ServerError("API request to https://me:secret@host/api failed.")
+def fail(*_, **__):
+    raise ServerError("API request to https://me:secret@host/api failed.\nin 3 lines")
 
-    calls = {"log_metrics": fail, "end_run": fail, "set_tracking_uri": str, "log_params": dict}
+
+def server_of_mlflow(monkeypatch, **calls):
     run = SimpleNamespace(info=SimpleNamespace(run_id="7"))
-    errors = SimpleNamespace(MlflowException=ServerError)
-    server = SimpleNamespace(**calls, start_run=lambda **_: run, exceptions=errors)
-    monkeypatch.setitem(sys.modules, "mlflow", server)
-    monkeypatch.setattr(metrics, "draw_curves", lambda *_: True)
+    calls = {"set_tracking_uri": str, "log_params": dict, "start_run": lambda **_: run, **calls}
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(**calls))
+
+
+def test_a_server_that_fails_ends_no_training_and_its_password_is_not_printed(tmp_path, undrawn, monkeypatch, capsys):
+    server_of_mlflow(monkeypatch, log_metrics=fail, end_run=fail)
     with Metrics(tmp_path, options={"mlflow": True}) as log:
         log.epoch(1, **VALUES)
     printed = capsys.readouterr().out
     assert "--mlflow: API request to https://host/api failed: 1 is not recorded there" in printed
     assert "the end is not recorded there" in printed and "secret" not in printed
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "mlflow.id"])
+def test_a_tracker_that_cannot_start_is_one_sentence(tmp_path, monkeypatch, name):
+    if name == "mlflow":
+        server_of_mlflow(monkeypatch, start_run=fail)
+    else:  # a file where W&B needs a directory, a directory where the id of MLflow's run is
+        server_of_mlflow(monkeypatch)
+        monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())
+        (tmp_path / name).write_text("") if name == "wandb" else (tmp_path / name).mkdir()
+    with pytest.raises(TrainingError, match=r"^--\w+: (?!.*secret)[^\n]+\. (Log in|Check MLFLOW)[^\n]+$"):
+        Metrics(tmp_path, options={name.split(".")[0]: "demo"})

@@ -34,7 +34,7 @@ def test_a_hyper_parameter_is_a_range_or_a_list():
 
 #: Values of --space that are none.
 NO_SPACE = "lr lr= =1..2 lr=2..1 lr=log:0..1 lr=a..b lr=1..1 lr=0..1e400 lr=nan..1 lr=0..99999999999999999999"
-NO_SPACE += " lr=-1e308..1e308 lr=nan,0.1 lr=0.1,0.2,0.1 lr=0.1,,0.2"
+NO_SPACE += " lr=-1e308..1e308 lr=nan,0.1 lr=0.1,0.2,0.1 lr=1,1.0 lr=0.1,,0.2"
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_a_trial_is_the_script_with_its_options_a_directory_and_the_parameters(t
     script = tmp_path / "train.py"
     script.write_text("import sys; print(sys.argv[1:])")
     with lock_trial(tmp_path) as lock:
-        training = start_training([str(script), "--epochs", "1"], tmp_path, {"lr": 0.01, "batch-size": 64}, lock)
+        training = start_training([str(script), "--epochs", "1"], tmp_path, {"lr": -1e-9, "batch-size": 64}, lock)
         assert training.wait() == 0
-    expected = ["--epochs", "1", "--modelpath", str(tmp_path), "--lr", "0.01", "--batch-size", "64"]
+    expected = ["--epochs", "1", "--modelpath", str(tmp_path), "--lr=-1e-09", "--batch-size=64"]
     assert (tmp_path / "log").read_text() == f"{expected}\n"
 
 
