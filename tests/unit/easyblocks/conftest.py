@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from importlib.machinery import SourceFileLoader
+from unittest.mock import patch
 
 import easybuild.easyblocks.generic
 import pytest
@@ -71,14 +72,12 @@ def prefix(request, tmp_path, monkeypatch, lmod):
     """An EasyBuild prefix configured for this tree's easyblocks."""
     # EasyBuild changes its own process: what this makes of it ends with the test. Without that, every test would log to
     # the files of all earlier ones as well, and look for modules in their directories.
-    environment = dict(os.environ)
-    path, logger = list(sys.path), logging.getLogger("fancyroot")  # of EasyBuild, easybuild/base/fancylogger.py
+    logger = logging.getLogger("fancyroot")  # of EasyBuild, easybuild/base/fancylogger.py
     handlers = list(logger.handlers)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     # `eb` runs Python with -O, which leaves out this search of the whole stack for each line of a log
     monkeypatch.setattr(fancylogger, "_getCallingClassName", lambda **_: fancylogger.OPTIMIZED_ANSWER)
-    for name in [name for name in os.environ if name.startswith("EASYBUILD_")]:
-        del os.environ[name]
     arguments = [
         f"--prefix={tmp_path}",
         f"--include-easyblocks={TREE}/easyblocks/*.py",
@@ -88,11 +87,11 @@ def prefix(request, tmp_path, monkeypatch, lmod):
         f"--module-syntax={getattr(request, 'param', 'Lua')}",
         "--allow-use-as-root-and-accept-consequences",
     ]
-    set_up_configuration(args=arguments, silent=True, reconfigure=True)
-    yield tmp_path
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.path[:] = path
+    with patch.dict(os.environ):
+        for name in [name for name in os.environ if name.startswith("EASYBUILD_")]:
+            del os.environ[name]
+        set_up_configuration(args=arguments, silent=True, reconfigure=True)
+        yield tmp_path
     for handler in set(logger.handlers) - set(handlers):
         logger.removeHandler(handler)
         handler.close()

@@ -131,20 +131,21 @@ def test_enroot_imports_the_digest_and_the_packing_of_the_recipe(import_with, tm
     assert (tmp_path / "calls").read_text() == calls
 
 
+NOT_FOUND = f"Image not found in the registry: docker://nvcr.io/nvidia/pytorch:26.05-py3@{DIGEST}. Look up"
+
+
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        (
-            "[ERROR] URL https://nvcr.io/v2/x/manifests/y returned error code: 404 Not Found",
-            f"Image not found in the registry: docker://nvcr.io/nvidia/pytorch:26.05-py3@{DIGEST}. Look up",
-        ),
-        ("[ERROR] URL https://nvcr.io/v2 returned error code: 401 Unauthorized", "Write a login to enroot's"),
-        ("[INFO] x", "failed 3 times: [INFO] x"),
+        ("'[ERROR] URL https://nvcr.io/v2/x/manifests/y returned error code: 404 Not Found' >&2; exit 1", NOT_FOUND),
+        ("'[ERROR] URL https://nvcr.io/v2 returned error code: 401' >&2; exit 1", "Write a login to enroot's"),
+        ("'[INFO] x' >&2; exit 1", "failed 3 times: [INFO] x"),
+        ('html > "$3"', "is not a squashfs file. Check `enroot import`"),
     ],
 )
 def test_an_import_that_fails_is_reported_with_the_reason_and_advice(import_with, output, message):
     with pytest.raises(EasyBuildError, match=re.escape(message)):
-        import_with(f"echo {output!r} >&2; exit 1\n")
+        import_with(f"echo {output}\n")
 
 
 @pytest.mark.parametrize(
@@ -160,11 +161,6 @@ def test_images_of_docker_hub_are_imported_without_a_host(prefix, image, expecte
 
     pinned = containerimage.pinned(f"docker://{image}@{DIGEST}", "image")
     assert enroot_uri(*pinned) == f"docker://{expected}:{DIGEST}"
-
-
-def test_a_file_that_is_not_squashfs_is_refused(import_with):
-    with pytest.raises(EasyBuildError, match="is not a squashfs file. Check `enroot import`"):
-        import_with('echo html > "$3"\n')
 
 
 @pytest.mark.parametrize(

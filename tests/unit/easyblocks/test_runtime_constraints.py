@@ -1,10 +1,12 @@
 """The versions that pip and uv leave as they are, from what is installed beside torch, and the wheels for them."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from distributions import write_wheel
 
 TREE = Path(__file__).resolve().parents[3]
 PROGRAM = TREE / "easyblocks" / "pytorch_install" / "programs" / "hold_packages.py"
@@ -16,12 +18,8 @@ def constraints(tmp_path):
 
     def run(packages, image_constraint="", index=""):
         for package, requirements in packages.items():
-            name, version = package.split("==")
-            info = tmp_path / "packages" / f"{name}-{version}.dist-info"
-            info.mkdir(parents=True)
-            lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-            lines += [f"Requires-Dist: {requirement}" for requirement in requirements]
-            (info / "METADATA").write_text("\n".join(lines) + "\n")
+            wheel = write_wheel(tmp_path, *package.split("=="), requirements=requirements)
+            shutil.unpack_archive(wheel, tmp_path / "packages", "zip")
         environment = {"PYTHONPATH": str(tmp_path / "packages"), "PIP_CONSTRAINT": image_constraint}
         subprocess.run(  # -S: without the torch of the tests' own environment
             [sys.executable, "-s", "-S", "-", tmp_path / "module", index],
