@@ -1,6 +1,7 @@
 """Starts ranks of the payload, and writes MNIST directories for its tests to train on."""
 
 import os
+import random
 import resource
 import sys
 from contextlib import contextmanager
@@ -34,10 +35,10 @@ def no_gpu():
 def run_alone(tmp_path):
     """Run a script as a user does at a prompt: with none of torch's variables."""
 
-    def run(*arguments, script=PAYLOAD / "mnist_ddp.py", cwd=tmp_path, **environment):
+    def run(*arguments, script="mnist_ddp.py", status=0, cwd=tmp_path, **environment):
         # a test that names modules of its own needs a Python that has imported none
         start = start_python if "PYTHONPATH" in environment else Forked
-        (rank,) = Ranks((script, *arguments), [environment], cwd=cwd, start=start).wait()
+        (rank,) = Ranks((PAYLOAD / script, *arguments), [environment], cwd=cwd, start=start).wait(status)
         return rank
 
     return run
@@ -81,6 +82,14 @@ def mnist():
     if not directory.is_dir():
         pytest.skip(f"no MNIST files: MNIST_ROOT is not set and {directory} does not exist")
     return directory
+
+
+@pytest.fixture
+def draw():
+    """Random numbers; pytest shows their seed where a test fails."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"random.Random({seed})")
+    return random.Random(seed)  # noqa: S311
 
 
 @pytest.fixture

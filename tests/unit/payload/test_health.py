@@ -106,21 +106,18 @@ class Event:
         assert Event.may_wait
 
 
-class Device:
-    """What torch.cuda has, of a GPU."""
-
-    Event = Event
-
-    @staticmethod
-    def get_device_properties(_device):
-        return SimpleNamespace(pci_domain_id=0, pci_bus_id=0x41, pci_device_id=0)
+#: What torch.cuda has, of a GPU.
+DEVICE = SimpleNamespace(
+    Event=Event,
+    get_device_properties=lambda _device: SimpleNamespace(pci_domain_id=0, pci_bus_id=0x41, pci_device_id=0),
+)
 
 
 @pytest.fixture
 def gpu(monkeypatch, alone):
     """A world of one rank on a GPU, which is replaced at its outermost edge."""
     Event.recorded, Event.may_wait = 0, False
-    monkeypatch.setattr(health, "module_of", lambda _device: Device)
+    monkeypatch.setattr(health, "module_of", lambda _device: DEVICE)
     monkeypatch.setattr(health.platform, "node", lambda: "n1")
     return World(0, 1, torch.device("cuda", 1), alone.host_group)
 

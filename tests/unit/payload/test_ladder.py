@@ -4,8 +4,6 @@ import difflib
 import gc
 import json
 import re
-import runpy
-import sys
 
 import pytest
 import torch
@@ -21,18 +19,20 @@ test accuracy: (?P=accuracy) %
 
 #: The line of each rank and epoch in the script for many.
 OF_A_RANK = r"^\[CPU(\d)\] Epoch (\d) \| Batchsize: (\d+) \| Steps: (\d+)\n"
-
-
 LADDER = PAYLOAD / "ladder"
+SINGLE, MULTI = LADDER / "mnist_single.py", LADDER / "mnist_multi.py"
+
+
+def cells(notebook):
+    """The code of a notebook, cell by cell."""
+    return [
+        "".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"
+    ]
 
 
 def code(path):
     """The lines of a notebook's code cells, or of a script after its docstring, without indentation and blanks."""
-    if path.suffix == ".ipynb":
-        cells = json.loads(path.read_text())["cells"]
-        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    else:
-        text = path.read_text().split('"""', 2)[2]
+    text = "\n".join(cells(path)) if path.suffix == ".ipynb" else path.read_text().split('"""', 2)[2]
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
@@ -63,25 +63,6 @@ def test_a_notebook_as_it_is_handed_out_has_no_output():
     ids = [cell["id"] for cell in notebook["cells"]]
     assert len(set(ids)) == len(ids)
     assert all(cell["outputs"] == [] for cell in notebook["cells"] if cell["cell_type"] == "code")
-
-
-@pytest.fixture
-def run_here(monkeypatch, capsys):
-    """Run a script of the ladder in this process, which has torch; its status or last words, and what it printed."""
-    threads = torch.get_num_threads()
-
-    def run(script, *arguments):
-        monkeypatch.setattr(sys, "argv", [str(LADDER / script), *arguments])
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        status = 0
-        try:
-            runpy.run_path(sys.argv[0], run_name="__main__")
-        except SystemExit as end:
-            status = end.code
-        return status, *capsys.readouterr()
-
-    yield run
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +102,13 @@ def test_each_rank_of_many_prints_its_share_and_its_steps(trained):
     assert found == [[(str(rank), epoch, shares[rank], "5") for epoch in "12"] for rank in range(3)]
 
 
-def test_the_rungs_resume_from_each_others_checkpoints(run_here, small_mnist, tmp_path, monkeypatch):
+def test_the_rungs_resume_from_each_others_checkpoints(run_alone, small_mnist, tmp_path, monkeypatch):
     """Also from one with the prefix of DistributedDataParallel; the notebook writes to outputs/."""
     line = ("--data", str(small_mnist), "--epochs", "3", "--batch-size", "256", "--modelpath", "outputs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PAYLOAD", str(PAYLOAD))
     monkeypatch.setenv("MNIST_ROOT", str(small_mnist))
-    status, through, _ = run_here("mnist_single.py", *line[:-1], "through")
-    assert status == 0
+    through = run_alone(*line[:-1], "through", script=SINGLE).stdout
     checkpoints = tmp_path / "outputs" / "checkpoints"
 
     def keep_first_epochs(count):
@@ -148,22 +128,14 @@ def test_the_rungs_resume_from_each_others_checkpoints(run_here, small_mnist, tm
     (path,) = checkpoints.glob("epoch-*.pt")
     state = torch.load(path, weights_only=True)
     torch.save({**state, "model": {f"module.{name}": weight for name, weight in state["model"].items()}}, path)
-    ranks = run_ranks(2, *line[:-1], tmp_path / "outputs", script=LADDER / "mnist_multi.py")
+    ranks = run_ranks(2, *line[:-1], tmp_path / "outputs", script=MULTI)
     assert f"resuming after 1 epochs, from {tmp_path}" in ranks[0].stdout, ranks
     keep_first_epochs(2)
-    status, last, _ = run_here("mnist_single.py", *line)
-    last = last[last.index("resuming after 2 epochs") :]
-    assert status == 0 and "epoch 2/3" not in last
+    last = run_alone(*line, script=SINGLE).stdout
+    assert "resuming after 2 epochs" in last and "epoch 2/3" not in last
     assert last.splitlines()[-1] == through.splitlines()[-1]
-    status, _, _ = run_here("mnist_single.py", *line, "--lr", "0.5")
-    assert re.search(r"written with lr 0.01 \(now 0.5\)\. Use the same options, .*--restart$", status)
-
-
-def cells(notebook):
-    """The code of a notebook, cell by cell."""
-    return [
-        "".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"
-    ]
+    refused = run_alone(*line, "--lr", "0.5", script=SINGLE, status=1).stderr
+    assert re.search(r"written with lr 0.01 \(now 0.5\)\. Use the same options, .*--restart\n$", refused)
 
 
 def test_every_rank_takes_the_step_of_the_whole_batch(small_mnist, tmp_path):
@@ -198,25 +170,25 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world:
         torch.testing.assert_close(together[2][name], weight, rtol=1e-9, atol=1e-9)
 
 
-def test_a_fault_is_one_line_and_ends_all_ranks(run_here, tmp_path):
-    status, output, errors = run_here("mnist_single.py", "--data", str(tmp_path))
-    assert re.fullmatch(rf"mnist_single.py: {tmp_path} holds no train-images-[^\n]*", status)
-    ranks = run_ranks(2, "--data", tmp_path, script=LADDER / "mnist_multi.py", status=1)
-    assert ranks[0].stderr == status.replace("mnist_single.py", "rank 0") + "\n"
-    assert ranks[1].stderr == output == errors == ranks[0].stdout == ""
+def test_a_fault_is_one_line_and_ends_all_ranks(run_alone, tmp_path):
+    alone = run_alone("--data", tmp_path, script=SINGLE, status=1)
+    assert re.fullmatch(rf"mnist_single.py: {tmp_path} holds no train-images-[^\n]*\n", alone.stderr)
+    ranks = run_ranks(2, "--data", tmp_path, script=MULTI, status=1)
+    assert ranks[0].stderr == alone.stderr.replace("mnist_single.py", "rank 0")
+    assert ranks[1].stderr == alone.stdout == ranks[0].stdout == ""
 
 
-def test_without_horovod_the_script_reports_which_modules_have_it(run_here, monkeypatch):
-    monkeypatch.setitem(sys.modules, "horovod", None)
-    status, output, errors = run_here("mnist_horovod.py")
-    assert status.startswith("mnist_horovod.py: ") and (output, errors) == ("", "")
-    assert status.endswith(". Load a module that has Horovod (`module spider horovod`)")
+def test_without_horovod_the_script_reports_which_modules_have_it(run_alone):
+    """The environment of the tests has none."""
+    rank = run_alone(script=LADDER / "mnist_horovod.py", status=1)
+    assert rank.stderr.startswith("mnist_horovod.py: ") and rank.stdout == ""
+    assert rank.stderr.endswith(". Load a module that has Horovod (`module spider horovod`)\n")
 
 
-def test_the_small_network_prints_its_loss_ten_times_and_its_accuracy(run_here):
-    status, output, errors = run_here("nn.py", "--epochs", "2000", "--lr", "0.05", "--samples", "500")
-    assert (status, errors) == (0, "")
-    *epochs, last = output.splitlines()
+def test_the_small_network_prints_its_loss_ten_times_and_its_accuracy(run_alone):
+    rank = run_alone("--epochs", 2000, "--lr", 0.05, "--samples", 500, script=LADDER / "nn.py")
+    assert rank.stderr == ""
+    *epochs, last = rank.stdout.splitlines()
     found = [re.fullmatch(r"Epoch \[(\d+)/2000\], Loss: (\d\.\d{4})", line) for line in epochs]
     assert [int(match[1]) for match in found] == list(range(200, 2001, 200))
     losses = [float(match[2]) for match in found]
@@ -224,10 +196,10 @@ def test_the_small_network_prints_its_loss_ten_times_and_its_accuracy(run_here):
     assert float(re.fullmatch(r"Accuracy: (\d+\.\d\d)%", last)[1]) > 97
 
 
-def test_the_small_network_honours_its_options_and_its_seed(run_here):
+def test_the_small_network_honours_its_options_and_its_seed(run_alone):
     first, again, *others = (
-        run_here("nn.py", "--epochs", "3", *options)
-        for options in ((), (), ("--seed", "0"), ("--lr", "0.5"), ("--hidden", "3"), ("--samples", "10"))
+        run_alone("--epochs", 3, *options, script=LADDER / "nn.py").stdout
+        for options in ((), (), ("--seed", 0), ("--lr", 0.5), ("--hidden", 3), ("--samples", 10))
     )
-    assert first == again and [output.count("Epoch [") for _, output, _ in (first, *others)] == [3] * 5
-    assert all(status == 0 and output != first[1] for status, output, _ in others)
+    assert first == again and [output.count("Epoch [") for output in (first, *others)] == [3] * 5
+    assert first not in others

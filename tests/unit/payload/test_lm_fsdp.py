@@ -42,19 +42,6 @@ def worlds(text, request, runs):
     return found
 
 
-@pytest.fixture
-def interrupted(worlds, runs, tmp_path):
-    """A function that copies what a world has written, without its last checkpoint; the copy, and the names of all."""
-
-    def copy(name):
-        directory = shutil.copytree(runs / name, tmp_path / name, dirs_exist_ok=True)
-        names = sorted(path.name for path in (directory / "checkpoints").glob("step-*"))
-        shutil.rmtree(directory / "checkpoints" / names[-1])
-        return directory, names
-
-    return copy
-
-
 def losses(ranks):
     """The training and the validation loss of each line."""
     found = re.findall(r"^step \d+/\d+  loss (\S+)  validation loss (\S+)  tokens/s", ranks[0].stdout, re.MULTILINE)
@@ -107,14 +94,6 @@ def test_bfloat16_gives_nearly_the_same_losses(worlds, text):
     assert losses(ranks) != losses(worlds["alone"])
 
 
-def test_a_stopped_training_resumes_in_another_world_and_reaches_the_same_losses(worlds, text, interrupted):
-    directory, names = interrupted("two ranks")
-    assert [name[-1] for name in names] == ["3", "6", "8"]
-    again = run_model(1, "--data", text, *OPTIONS, "--modelpath", directory, "--every", 3)
-    assert "resuming after 6 steps" in again[0].stdout
-    assert losses(again) == pytest.approx(losses(worlds["alone"])[-2:], abs=0.0003)
-
-
 def test_no_group_of_ranks_waits_longer_than_the_option_says(text, tmp_path):
     line = ["--data", str(text), *map(str, OPTIONS), "--modelpath", str(tmp_path), "--timeout", "77"]
     (rank,) = run_code(
@@ -131,13 +110,27 @@ print("limits", limits)
     assert rank.stdout.endswith("limits {77}\n")
 
 
-@pytest.mark.parametrize(("size", "tensor"), [(1, 1), (2, 2), pytest.param(4, 1, marks=pytest.mark.thorough)])
-def test_a_checkpoint_of_divided_blocks_is_resumed_in_other_divisions(worlds, text, interrupted, size, tensor):
-    directory, _ = interrupted("two ranks divide each block, and two the rest")
-    line = ("--data", text, *OPTIONS, "--every", 4, "--modelpath", directory, "--tensor", tensor)
+DIVIDED = "two ranks divide each block, and two the rest"
+
+
+@pytest.mark.parametrize(
+    ("name", "every", "after", "size", "tensor"),
+    [
+        ("two ranks", 3, 6, 1, 1),
+        (DIVIDED, 4, 4, 1, 1),
+        (DIVIDED, 4, 4, 2, 2),
+        pytest.param(DIVIDED, 4, 4, 4, 1, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_stopped_training_resumes_in_another_world_or_division_and_reaches_the_same_losses(
+    worlds, text, runs, tmp_path, name, every, after, size, tensor
+):
+    directory = shutil.copytree(runs / name, tmp_path / "run")
+    shutil.rmtree(directory / "checkpoints" / "step-00000008")
+    line = ("--data", text, *OPTIONS, "--every", every, "--modelpath", directory, "--tensor", tensor)
     ranks = run_model(size, *line)
-    assert "resuming after 4 steps" in ranks[0].stdout, ranks[0].stderr
-    assert losses(ranks) == pytest.approx(losses(worlds["alone"])[4:], abs=0.0003)
+    assert f"resuming after {after} steps" in ranks[0].stdout
+    assert losses(ranks) == pytest.approx(losses(worlds["alone"])[after:], abs=0.0003)
 
 
 @pytest.mark.parametrize(

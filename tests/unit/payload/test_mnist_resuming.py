@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -106,16 +105,13 @@ def flip_within(tensor_of):
     return flip
 
 
-def test_a_bit_that_is_flipped_in_a_checkpoint_never_changes_the_result(resume_copy):
+def test_a_bit_that_is_flipped_in_a_checkpoint_never_changes_the_result(resume_copy, draw):
     for tensor_of in (
         lambda state: state["model"]["1.weight"],
         lambda state: first(state)["exp_avg"],
         lambda state: state["random"][0]["cpu"],
     ):
         assert resume_copy(flip_within(tensor_of)) == "5"
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"random.Random({seed})")  # pytest shows it where this fails
-    draw = random.Random(seed)  # noqa: S311
     for _ in range(3):  # some bits, such as those of a date, are never read
         assert resume_copy(lambda path: flip_bit(path, draw.randrange(path.stat().st_size))) in "56"
 
@@ -197,28 +193,25 @@ def test_a_run_that_can_save_nothing_ends_as_signals_end_programs(small_mnist):
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.thorough)])
-def test_kills_at_any_moment_lose_nothing(small_mnist, tmp_path, count):
+def test_kills_at_any_moment_lose_nothing(small_mnist, tmp_path, draw, count):
     """During training, saving and stopping; each next start continues, and the end is the uninterrupted run's."""
     line = ("--data", small_mnist, "--epochs", 12, "--batch-size", 8, "--keep", 2, "--modelpath")
     run_ranks(1, *line, tmp_path / "through")
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"random.Random({seed})")  # pytest shows it where this fails
-    moments = random.Random(seed)  # noqa: S311
     kills = ends = 0
     reached = (0, 0)
     while kills < count:
         ranks = launch(1, PAYLOAD / "mnist_ddp.py", *line, tmp_path / "killed")
         ranks.wait_until_said("world size 1")
-        time.sleep(moments.uniform(0, 0.2))
-        during = moments.choice(["training", "stopping", "saving"])
+        time.sleep(draw.uniform(0, 0.2))
+        during = draw.choice(["training", "stopping", "saving"])
         if during == "stopping":
             ranks.signal(0, signal.SIGTERM)
         elif during == "saving":
             changed = modified(tmp_path / "killed" / "checkpoints")
             while modified(tmp_path / "killed" / "checkpoints") == changed and ranks.is_alive():
                 pass  # a file is written in less time than a pause would take
-        if moments.random() < 0.5:
-            time.sleep(moments.uniform(0, 0.01))
+        if draw.random() < 0.5:
+            time.sleep(draw.uniform(0, 0.01))
         ranks.kill()
         (rank,) = ranks.wait()
         assert rank.status in (0, 75, -signal.SIGKILL), rank.stderr

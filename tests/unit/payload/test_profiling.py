@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from launching import PAYLOAD, run_model, run_ranks
+from launching import run_model, run_ranks
 from training.profiling import covered
 
 SHARES = re.compile(
@@ -39,7 +39,7 @@ def test_a_divided_language_model_is_profiled(text, tmp_path):
 
 def test_a_rung_of_the_ladder_is_profiled(run_alone, small_mnist, tmp_path):
     line = ("--data", small_mnist, "--batch-size", 16, "--profile", tmp_path / "traces")
-    profile_of([run_alone(*line, script=PAYLOAD / "ladder" / "mnist_single.py")], tmp_path / "traces", [0])
+    profile_of([run_alone(*line, script="ladder/mnist_single.py")], tmp_path / "traces", [0])
 
 
 def test_a_rank_that_is_not_there_and_too_few_steps_are_one_sentence(small_mnist, tmp_path):

@@ -1,7 +1,6 @@
 """What the search makes of its command line and of its trials; tests/integration searches for real."""
 
 import json
-import os
 import re
 import signal
 import sys
@@ -9,7 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import search
-from launching import PAYLOAD
+from launching import PAYLOAD, Ranks, start_python
 from training import TrainingError
 from training import search as files
 from training.search import is_running, last_value, lock_trial, start_training
@@ -77,22 +76,15 @@ def test_a_trial_is_the_script_with_its_options_a_directory_and_the_parameters(t
 def test_a_trial_runs_as_long_as_its_process_or_the_training_has_not_ended(tmp_path):
     assert not is_running(tmp_path / "absent"), "its directory was removed"
     assert not is_running(tmp_path), "of an earlier release, which had no lock"
-    script = tmp_path / "train.py"
-    script.write_text("input()")
-    read, write = os.pipe()
+    (tmp_path / "train.py").write_text("import time; time.sleep(600)")
     lock = lock_trial(tmp_path)
     assert is_running(tmp_path)
-    standard_input = os.dup(0)
-    os.dup2(read, 0)
-    training = start_training([str(script)], tmp_path, {}, lock)
-    os.dup2(standard_input, 0)
+    training = start_training([str(tmp_path / "train.py")], tmp_path, {}, lock)
     lock.close()
     assert is_running(tmp_path), "the training writes its last checkpoint"
-    os.write(write, b"\n")
-    assert training.wait() == 0
+    training.kill()
+    training.wait()
     assert not is_running(tmp_path)
-    for number in (read, write, standard_input):
-        os.close(number)
 
 
 def test_a_trial_counts_by_the_metric_of_its_last_epoch_if_it_is_a_finite_number(tmp_path):
@@ -162,6 +154,7 @@ search.main(search.parse_arguments(["--study", "study", "--trials", "1"]))
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(run_alone, number, status):
-    rank = run_alone(START.format(number=number.value), script="-c", PYTHONPATH=str(PAYLOAD))
+def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(tmp_path, number, status):
+    code, environment = START.format(number=number.value), {"PYTHONPATH": str(PAYLOAD)}
+    (rank,) = Ranks(("-c", code), [environment], cwd=tmp_path, start=start_python).wait()
     assert rank == (status, 2 * "lock released\n", "")

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pickle
-import random
 import re
 import shutil
 import signal
@@ -104,10 +103,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_then_replaced(copy,
     assert resumed(copy)[0] == "9"
 
 
-def test_a_bit_that_is_flipped_anywhere_never_changes_the_result(through, resumed, tmp_path):
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"random.Random({seed})")  # pytest shows it where this fails
-    draw = random.Random(seed)  # noqa: S311
+def test_a_bit_that_is_flipped_anywhere_never_changes_the_result(through, resumed, tmp_path, draw):
     for name in ("__0_0.distcp", "__2_0.distcp", "manifest.json"):
         directory = shutil.copytree(through, tmp_path / name)
         path = directory / "checkpoints" / "step-00000009" / name
@@ -253,26 +249,23 @@ def test_a_stop_signal_saves_on_all_ranks_and_the_next_start_continues(start, tm
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(30, marks=pytest.mark.thorough)])
-def test_kills_at_any_moment_lose_no_checkpoint_and_leave_no_file(start, tmp_path, kills):
+def test_kills_at_any_moment_lose_no_checkpoint_and_leave_no_file(start, tmp_path, draw, kills):
     """Every second one comes while a checkpoint is written."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"random.Random({seed})")  # pytest shows it where this fails
-    moments = random.Random(seed)  # noqa: S311
     checkpoints = tmp_path / "checkpoints"
     reached = -1
     during = 0
     for kill in range(kills):
-        size = moments.choice([1, 2, 2, 4]) if kills > 6 else 2 - kill % 2
-        ranks = start(size, tmp_path, *ENDLESS, "--every", moments.choice(["2", "0.02s"]))
+        size = draw.choice([1, 2, 2, 4]) if kills > 6 else 2 - kill % 2
+        ranks = start(size, tmp_path, *ENDLESS, "--every", draw.choice(["2", "0.02s"]))
         if kill == 0:
             ranks.wait_until(lambda: any(checkpoints.glob("step-*")))
-        elif moments.random() < 0.8:
+        elif draw.random() < 0.8:
             ranks.wait_until_said("resuming")
-        time.sleep(moments.uniform(0, 0.3))
+        time.sleep(draw.uniform(0, 0.3))
         if kill % 2:
             ranks.wait_until(lambda: any(checkpoints.glob(".step-*.*/__*")))
-            time.sleep(moments.uniform(0, 0.01))
-        for process in moments.sample(ranks.processes, size):
+            time.sleep(draw.uniform(0, 0.01))
+        for process in draw.sample(ranks.processes, size):
             process.kill()
         left = [rank.status for rank in ranks.wait()]
         assert -signal.SIGKILL in left
