@@ -217,7 +217,7 @@ class Directory:
         """Delete, up to ``newest``, the oldest checkpoints, and those that ``load_newest`` passed over."""
         self.unfit.discard(newest)
         paths = self.paths()
-        paths = paths[: paths.index(newest) + 1]
+        paths = paths[: paths.index(newest) + 1] if newest in paths else []  # another process deleted it
         kept = [path for path in paths if path not in self.unfit][-self.keep :]
         for path in paths:
             if path not in kept:

@@ -187,7 +187,7 @@ def test_a_directory_that_is_deleted_during_a_run_is_one_sentence(small_mnist, c
     assert ranks[1].stderr == ""
 
 
-def test_a_checkpoint_that_is_deleted_while_it_is_written_is_written_again(run_code, corpus, tmp_path):
+def test_a_checkpoint_that_is_deleted_while_it_is_written_is_written_again(corpus, tmp_path):
     saved = tmp_path / "run" / "checkpoints" / "step-00000002"
     line = [
         "--steps=2",
