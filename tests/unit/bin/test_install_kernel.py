@@ -160,7 +160,13 @@ def test_it_goes_where_jupyter_looks(machine, tmp_path):
         assert (tmp_path / place / "kernels" / NAME / "kernel.json").is_file()
 
 
-def test_without_ipykernel_it_reports_what_to_install_and_leaves_what_was_there(machine):
+def test_a_kernel_of_another_user_stays_and_so_does_ours_where_ipykernel_is_missing(machine):
+    machine.kernel.parent.mkdir(parents=True)
+    machine.kernel.write_text("{}")
+    for arguments in ([], ["--remove"]):
+        assert "not created by install-kernel. Choose another --name" in failed(machine.run(*arguments))
+    assert machine.kernel.read_text() == "{}"
+    machine.kernel.unlink()
     machine.run()
     before = machine.kernel.read_text()
     (machine.ipykernel / "kernelapp.py").unlink()
@@ -169,14 +175,6 @@ def test_without_ipykernel_it_reports_what_to_install_and_leaves_what_was_there(
         assert "PyTorch 1.0-cpu cannot import ipykernel" in line and "`pip install --user ipykernel`" in line
     assert machine.kernel.read_text() == before
     assert os.listdir(machine.kernels) == [NAME] and machine.left() == [machine.kernel]
-
-
-def test_a_kernel_of_another_user_stays(machine):
-    machine.kernel.parent.mkdir(parents=True)
-    machine.kernel.write_text("{}")
-    for arguments in ([], ["--remove"]):
-        assert "not created by install-kernel. Choose another --name" in failed(machine.run(*arguments))
-    assert machine.kernel.read_text() == "{}"
 
 
 def test_a_start_without_the_module_or_its_system_reports_it_in_jupyters_log(machine, tmp_path):

@@ -32,7 +32,9 @@ def test_packing_and_unpacking_keep_every_file_and_the_other_form_until_clean(in
         assert installation.in_use() == files
         assert installation.left() == {"1.0", "1.0.squashfs"}
     for command, left in [("make-squashfs", {"1.0.squashfs"}), ("unmake-squashfs", {"1.0"})]:
+        (installation.root / "user-software").unlink()
         assert installation.run(command).returncode == 0
+        assert (installation.root / "user-software").resolve() == installation.directory.resolve()
         assert installation.run("make-squashfs", "--clean").returncode == 0
         assert installation.in_use() == files
         assert installation.left() == left
@@ -150,13 +152,6 @@ def test_any_environment_is_packed_beside_it_and_the_line_to_use_is_printed(inst
     with tarfile.open(f"{environment}.sqsh") as packed:
         assert packed.extractfile("./bin/tool").read() == b"a tool"
     assert {path.name for path in tmp_path.iterdir() if "my env" in path.name} == {"my env", "my env.sqsh"}
-
-
-def test_the_link_in_the_installation_is_made_again(installation):
-    pack(installation)
-    (installation.root / "user-software").unlink()
-    installation.run("unmake-squashfs")
-    assert (installation.root / "user-software").resolve() == installation.directory.resolve()
 
 
 def test_a_directory_that_changed_after_packing_is_never_deleted_nor_overwritten(installation):

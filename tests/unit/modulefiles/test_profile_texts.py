@@ -74,19 +74,10 @@ def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
     text = (CLUSTER / profile).read_text()
     assert text.startswith("#%Module\n# SPDX-License-Identifier: BSD-3-Clause\n# Cluster profile for ")
     body = re.sub(r"^proc ModulesHelp \{\} \{\n.*?^\}\n", "", text, count=1, flags=re.MULTILINE | re.DOTALL)
+    known = ("", "conflict cluster", "source [file join [file dirname $ModulesCurrentModulefile] .policy.tcl]", SHARED)
     for line in body.splitlines():
-        assert (
-            POLICY.fullmatch(line)
-            or BINDS.fullmatch(line)
-            or line
-            in (
-                "",
-                "conflict cluster",
-                "source [file join [file dirname $ModulesCurrentModulefile] .policy.tcl]",
-                SHARED,
-            )
-            or line.startswith(("#", "module-whatis "))
-        ), (
+        is_known = line in known or line.startswith(("#", "module-whatis "))
+        assert is_known or POLICY.fullmatch(line) or BINDS.fullmatch(line), (
             f"modulefiles/cluster/{profile}: {line!r} is no line `policy NAME value` (a value with blanks in double "
             "quotes, a comment on a line of its own)"
         )

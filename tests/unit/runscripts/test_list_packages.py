@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SCRIPT = Path(__file__).resolve().parents[3] / "runscripts" / "pytorch_packages.py"
 
 
@@ -56,14 +54,11 @@ def test_what_a_killed_pip_left_is_named_and_skipped(tmp_path):
     assert list_packages(PYTHONPATH=str(tmp_path)).stderr == result.stderr
 
 
-@pytest.mark.parametrize(
-    ("argument", "status", "output", "errors"),
-    [("--user", 0, "", ""), ("--help", 0, "Usage: list-packages", ""), ("--users", 2, "", "Usage: list-packages")],
-)
-def test_nothing_is_the_users_where_nothing_was_installed_on_top_and_the_help(argument, status, output, errors):
-    result = list_packages(argument)
-    found = result.stdout[: len("Usage: list-packages")], result.stderr[: len("Usage: list-packages")]
-    assert (result.returncode, *found) == (status, output, errors)
+def test_nothing_is_the_users_where_nothing_was_installed_on_top():
+    result = list_packages("--user")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    result = list_packages("--users")
+    assert (result.returncode, result.stdout) == (2, "") and result.stderr.startswith("Usage: list-packages")
 
 
 def test_a_reader_that_has_gone_and_a_full_disk_are_no_traceback(tmp_path):
