@@ -360,15 +360,6 @@ def test_a_torch_of_the_user_that_hides_the_modules_is_named(tmp_path, monkeypat
     assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [message]
 
 
-def test_an_image_without_variables_of_its_own_is_recognized_by_its_runscripts(monkeypatch):
-    found = {"/runscripts"}
-    monkeypatch.setattr(active, "exists", lambda path: path in found)
-    assert active.in_container({"PYTORCH_IMAGE": "image.sqsh"})
-    assert not active.in_container({})  # an image of another kind, or a directory of the host
-    found.clear()
-    assert not active.in_container({"PYTORCH_IMAGE": "image.sqsh"})
-
-
 def test_a_directory_that_an_image_does_not_see_is_told_the_line_of_its_engine():
     lines = [active.bind_line(env, "/data") for env in ({"PYTORCH_MOUNTS": "/own:/own"}, {})]
     assert lines == ["mount it: `export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data`", "mount /data in the image"]
