@@ -44,30 +44,25 @@ def make(tmp_path, module):
     return run
 
 
-@pytest.fixture
-def conda(tmp_path):
+def conda(path, torch=False):
     """Make a conda environment of the user's; returns its path."""
-
-    def run(name, torch=False):
-        directory = make_python(tmp_path / name, torch)
-        (directory / "conda-meta").mkdir()
-        return str(directory)
-
-    return run
+    directory = make_python(path, torch)
+    (directory / "conda-meta").mkdir()
+    return str(directory)
 
 
 @pytest.fixture
-def places(module, make, conda):
+def places(module, make, tmp_path):
     """What CHOICES name: the module's PATH and root, and environments of the user's."""
-    root, anaconda = module["CONTAINERROOT"], conda("anaconda")
+    root, anaconda = module["CONTAINERROOT"], conda(tmp_path / "anaconda")
     found = {"module": module["PATH"], "root": root, "v": make("v"), "second": make("second"), "anaconda": anaconda}
     found["virtualenv"] = make("virtualenv", key="version_info", version=f"{VERSION}.final.0")
     packages = f"{root}/venv/lib/{PYTHON}/site-packages"
     for name, line in (("path", packages), ("code", f"import site; site.addsitedir('{packages}')")):
         found[name] = make(name, system=False)
         Path(found[name], "lib", PYTHON, "site-packages", "module.pth").write_text(line)
-    found.update(own=make("own", system=False, torch=True), own_conda=conda("own_conda", torch=True))
-    found.update(plain=make("plain", system=False), base=conda("base"))
+    found.update(own=make("own", system=False, torch=True), own_conda=conda(tmp_path / "own_conda", torch=True))
+    found.update(plain=make("plain", system=False), base=conda(tmp_path / "base"))
     # on a Python of Red Hat's, whose pip installs to /usr/local/lib64
     found["on_system"] = make("on_system", home=f"{make_python(Path(root, 'usr'))}/bin")
     Path(root, "usr", "local", "lib64", PYTHON, "site-packages", "torch").mkdir(parents=True)
@@ -261,18 +256,12 @@ def test_so_is_one_of_an_image_that_brings_the_launcher(runscripts, tmp_path, la
         assert (done.returncode, message in done.stderr) == (2 * is_fault, is_fault)
 
 
-@pytest.fixture
-def directory(tmp_path):
-    """Make a directory that holds empty files of the given names."""
-
-    def make(name, *files):
-        path = tmp_path / name
-        path.mkdir(parents=True)
-        for file in files:
-            (path / file).touch()
-        return str(path)
-
-    return make
+def directory(path, *files):
+    """Make a directory that holds empty files of the given names; returns its path."""
+    path.mkdir(parents=True)
+    for file in files:
+        (path / file).touch()
+    return str(path)
 
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libc10")
@@ -291,10 +280,10 @@ ISOLATED = [
 
 
 @pytest.mark.parametrize(("env", "changes", "warnings"), ISOLATED)
-def test_directories_of_another_python_or_torch_are_left_out_and_said(directory, env, changes, warnings):
+def test_directories_of_another_python_or_torch_are_left_out_and_said(tmp_path, env, changes, warnings):
     files = {"own": "model.py", "other": "torch.py", "packages": "torch", "fabric": "libfabric.so"}
-    places = {name: directory(name, file) for name, file in files.items()}
-    places.update({name: directory(name, f"{name}.so") for name in LIBRARIES})
+    places = {name: directory(tmp_path / name, file) for name, file in files.items()}
+    places.update({name: directory(tmp_path / name, f"{name}.so") for name in LIBRARIES})
     found, problems = isolate({name: value.format(**places) for name, value in env.items()})
     assert found == {name: value and value.format(**places) for name, value in changes.items()}
     assert len(problems) == len(warnings)
@@ -311,20 +300,20 @@ def test_directories_of_another_python_or_torch_are_left_out_and_said(directory,
         ("lib/python3/dist-packages", ["einops"], False),
     ],
 )
-def test_packages_that_a_module_adds_to_this_python_are_kept(directory, monkeypatch, tmp_path, entry, names, kept):
+def test_packages_that_a_module_adds_to_this_python_are_kept(monkeypatch, tmp_path, entry, names, kept):
     version = sys.version_info[:2]
     own = "own/lib/python{}.{}/site-packages".format(*version)
-    directory(own, "torch", "numpy", "numpy-2.4.dist-info", "__pycache__")
-    added = directory(f"module/{entry.format(*version)}", *names)
+    directory(tmp_path / own, "torch", "numpy", "numpy-2.4.dist-info", "__pycache__")
+    added = directory(tmp_path / f"module/{entry.format(*version)}", *names)
     for prefix, kept_here in (("own", kept), ("absent", False)):  # without an environment to compare with
         monkeypatch.setattr(sys, "prefix", str(tmp_path / prefix))
         changes, warnings = isolate({"PYTHONPATH": f"{added}/"})
         assert (changes == {}) == (warnings == []) == kept_here
 
 
-def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch):
+def test_in_a_container_what_the_image_brings_is_its_own(tmp_path, monkeypatch):
     """On the file system of its root, or of its Python's directory, unlike what is bound into it from the host."""
-    brought = directory("site-packages", "torch.py")
+    brought = directory(tmp_path / "site-packages", "torch.py")
     devices = {"/": 1, active.sys.prefix: 2, brought: 3}
     real = active.os.stat
 

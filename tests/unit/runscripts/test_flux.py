@@ -20,27 +20,16 @@ CRAY_PALS = "PALS_RANKID=3 PALS_NODEID=1 PALS_APID=8762756694016 PMI_CONTROL_POR
 RANK_3_OF_4 = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 
 
-@pytest.fixture
-def written(tmp_path):
-    """A function that writes a file; its path."""
-
-    def write(data):
-        path = tmp_path / "libpals_apinfo"
-        path.write_bytes(data)
-        return str(path)
-
-    return write
+def written(directory, data):
+    """Write a file; returns its path."""
+    (directory / "libpals_apinfo").write_bytes(data)
+    return str(directory / "libpals_apinfo")
 
 
-@pytest.fixture
-def flux(tmp_path):
-    """A function that makes a command `flux`, which prints a text and keeps its arguments; the environment with it."""
-
-    def make(text, status=0):
-        program(tmp_path / "bin" / "flux", f'echo "$@" >{tmp_path}/arguments\nprintf "{text}"\nexit {status}')
-        return {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
-
-    return make
+def flux(directory, text, status=0):
+    """Make a command `flux`, which prints a text and keeps its arguments; returns the environment with it."""
+    program(directory / "bin" / "flux", f'echo "$@" >{directory}/arguments\nprintf "{text}"\nexit {status}')
+    return {"PATH": f"{directory}/bin:/usr/bin:/bin"}
 
 
 AB, IN_ORDER, REVERSED = (5, [0, 0, 1, 1], ["n1", "n2"]), "n1: 0-1\\nn2: 2,3\\n", "n1: 2-3\\nn2: 0-1\\n"
@@ -67,10 +56,10 @@ WORLDS = [
 
 
 @pytest.mark.parametrize(("changes", "file", "answer", "host", "expected"), WORLDS)
-def test_a_task_is_a_rank_of_its_jobs_world(written, flux, tmp_path, changes, file, answer, host, expected):
+def test_a_task_is_a_rank_of_its_jobs_world(tmp_path, changes, file, answer, host, expected):
     env = {**FLUX, "PATH": str(tmp_path / "absent"), **variables(changes)}
-    env.update({"PALS_APINFO": written(apinfo_file(*file))} if file else {})
-    env.update(flux(answer) if answer else {})
+    env.update({"PALS_APINFO": written(tmp_path, apinfo_file(*file))} if file else {})
+    env.update(flux(tmp_path, answer) if answer else {})
     world = discover(env, host)
     numbers = f"{world.rank}/{world.size} {world.local_rank}/{world.local_size} {world.node_rank}"
     assert (f"{numbers} {world.first_host}", world.source) == (expected, "Flux job ƒ4yBboYGo")
@@ -79,8 +68,8 @@ def test_a_task_is_a_rank_of_its_jobs_world(written, flux, tmp_path, changes, fi
 
 
 @pytest.mark.parametrize("length", [0, 50, 130, 200, 240])
-def test_a_file_that_is_cut_off_is_not_read(written, length):
-    path = written(apinfo_file(5, [0, 0, 1, 1], ["a", "b"])[:length])
+def test_a_file_that_is_cut_off_is_not_read(tmp_path, length):
+    path = written(tmp_path, apinfo_file(5, [0, 0, 1, 1], ["a", "b"])[:length])
     assert read_layout(path, 3) is None
 
 
@@ -88,9 +77,9 @@ def test_a_file_that_is_cut_off_is_not_read(written, length):
     ("text", "status", "message"),
     [("", 1, "`flux job taskmap` failed"), ("n1: 0-1\\n", 0, "does not list 4 tasks"), ("x\\n", 0, "does not list")],
 )
-def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(flux, text, status, message):
+def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp_path, text, status, message):
     with pytest.raises(WorldError, match=message) as raised:
-        discover({**FLUX, **flux(text, status)}, "n2")
+        discover({**FLUX, **flux(tmp_path, text, status)}, "n2")
     assert 'export MASTER_ADDR=$(get-master "$(flux getattr hostlist)")' in str(raised.value)
 
 
@@ -115,8 +104,8 @@ def test_an_address_that_is_exported_already_is_no_advice(tmp_path):
         discover({**FLUX, "FLUX_JOB_NNODES": "3", "MASTER_ADDR": "n1", "PATH": str(tmp_path)}, "n2")
 
 
-def test_all_tasks_of_a_job_meet_at_one_port_and_another_job_at_another(written):
-    path = written(apinfo_file(5, [0, 0, 1, 1], ["a", "b"]))
+def test_all_tasks_of_a_job_meet_at_one_port_and_another_job_at_another(tmp_path):
+    path = written(tmp_path, apinfo_file(5, [0, 0, 1, 1], ["a", "b"]))
     places = []
     for job, rank, local in [("ƒ1", "0", "0"), ("ƒ1", "3", "1"), ("ƒ2", "3", "1")]:
         env = {**FLUX, "FLUX_JOB_ID": job, "FLUX_TASK_RANK": rank, "FLUX_TASK_LOCAL_ID": local, "PALS_APINFO": path}
@@ -138,6 +127,10 @@ def test_of_launchers_in_each_other_the_inner_one_has_the_rank():
 
 
 @pytest.mark.parametrize(("text", "nodes"), [("2\\n", 2), ("1\\n", 1), ("", 1)])
-def test_the_nodes_of_an_allocation_of_flux_are_counted(flux, text, nodes):
+def test_the_nodes_of_an_allocation_of_flux_are_counted(tmp_path, text, nodes):
     """In the shell of `flux alloc`, which has none of the variables of a task."""
-    assert discover({**flux(text), "FLUX_URI": "local:///run/flux/local"}, "n1").allocation == (1, nodes, "flux run")
+    assert discover({**flux(tmp_path, text), "FLUX_URI": "local:///run/flux/local"}, "n1").allocation == (
+        1,
+        nodes,
+        "flux run",
+    )

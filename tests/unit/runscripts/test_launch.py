@@ -27,17 +27,11 @@ def launch(runscripts, tmp_path):
     return run
 
 
-@pytest.fixture
-def directory_of(tmp_path):
-    """Make a directory for PATH with programs of the given names, each a shell script."""
-
-    def make(name, **programs):
-        (tmp_path / name).mkdir()
-        for each, body in programs.items():
-            program(tmp_path / name / each, body)
-        return str(tmp_path / name)
-
-    return make
+def directory_of(path, **programs):
+    """Make a directory for PATH with programs of the given names, each a shell script; returns its path."""
+    for name, body in programs.items():
+        program(path / name, body)
+    return str(path)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +46,10 @@ def directory_of(tmp_path):
         ("/missing", 127, "", "python and python3 not found on PATH. Activate an environment"),
     ],
 )
-def test_python_is_searched_on_path(launch, directory_of, tmp_path, path, status, output, message):
-    directory_of("both", python="echo python $*", python3="echo python3 $*")
-    directory_of("only", python3="echo python3 $*")
-    (Path(directory_of("locked", python="", python3="echo wrong")) / "python").chmod(0o644)
+def test_python_is_searched_on_path(launch, tmp_path, path, status, output, message):
+    directory_of(tmp_path / "both", python="echo python $*", python3="echo python3 $*")
+    directory_of(tmp_path / "only", python3="echo python3 $*")
+    (Path(directory_of(tmp_path / "locked", python="", python3="echo wrong")) / "python").chmod(0o644)
     (tmp_path / "closed" / "python").mkdir(parents=True)
     path = ":".join(str(tmp_path / part) for part in path.split(":"))
     done = launch("conda-python-distributed", "-c", "x", env={"PATH": path})
@@ -64,8 +58,12 @@ def test_python_is_searched_on_path(launch, directory_of, tmp_path, path, status
     assert done.stderr.count("\n") == bool(message)
 
 
-def test_a_full_disk_below_the_output_is_an_error_and_below_the_messages_it_is_none(launch, directory_of):
-    env = {"PATH": directory_of("bin", python="echo started"), "TMPDIR": "relative", "PYTORCH_LAUNCH_VERBOSE": "1"}
+def test_a_full_disk_below_the_output_is_an_error_and_below_the_messages_it_is_none(launch, tmp_path):
+    env = {
+        "PATH": directory_of(tmp_path / "bin", python="echo started"),
+        "TMPDIR": "relative",
+        "PYTORCH_LAUNCH_VERBOSE": "1",
+    }
     with open("/dev/full", "w") as full:  # noqa: PTH123
         started = launch("conda-python-distributed", "-c", "x", env=env, stderr=full)
         failed = launch("get-master", "n[1-2]", env={}, stdout=full)
@@ -74,8 +72,8 @@ def test_a_full_disk_below_the_output_is_an_error_and_below_the_messages_it_is_n
     assert (failed.returncode, failed.stderr) == (2, message)
 
 
-def test_a_shell_script_in_place_of_python_ignores_no_more_signals_than_this(launch, directory_of):
-    directory = directory_of("bin", python="while read -r l; do echo $l; done </proc/self/status")
+def test_a_shell_script_in_place_of_python_ignores_no_more_signals_than_this(launch, tmp_path):
+    directory = directory_of(tmp_path / "bin", python="while read -r l; do echo $l; done </proc/self/status")
     done = launch("conda-python-distributed", "-c", "x", env={"PATH": directory})
     direct = subprocess.run([f"{directory}/python"], capture_output=True, text=True, check=True)
     assert ignored_signals(done.stdout) == ignored_signals(direct.stdout)
@@ -124,8 +122,8 @@ def test_byte_code_of_another_version_or_a_part_of_a_file_is_not_used(launch, st
     assert done.stdout == launch("conda-python-distributed", "--dry-run", env=step).stdout
 
 
-def test_values_that_are_no_valid_text_survive(launch, directory_of, tmp_path):
-    directory = directory_of("bin", python='echo "$ODD $2"')
+def test_values_that_are_no_valid_text_survive(launch, tmp_path):
+    directory = directory_of(tmp_path / "bin", python='echo "$ODD $2"')
     odd = os.fsdecode(b"\xff\xfe")
     env = {"PATH": directory, "ODD": odd, "LC_ALL": "C.UTF-8", "TMPDIR": f"{tmp_path}/{odd}"}
     done = launch("conda-python-distributed", "-c", odd, env=env)
@@ -155,32 +153,27 @@ def test_the_script_is_the_first_argument_that_is_no_option_and_no_value(path):
     assert script_path([""]) == ""  # an empty argument is a path
 
 
-@pytest.fixture
-def permissions(monkeypatch):
-    """A function that becomes Python on a node with this value of kernel.yama.ptrace_scope; what happens in turn."""
-
-    def run(scope, uid_map="         0          0 4294967295\n", **variables):
-        given = []
-        monkeypatch.setattr(launcher, "read", {"/proc/sys/kernel/yama/ptrace_scope": scope}.get)
-        monkeypatch.setattr(caches, "read", {"/proc/self/uid_map": uid_map}.get)
-        monkeypatch.setattr("_ctypes.call_function", lambda *_: given.append("permission"))
-        monkeypatch.setattr(launcher.os, "execve", lambda *_: given.append("python"))
-        monkeypatch.setattr(launcher._signal, "signal", lambda *_: None)
-        with pytest.raises(launcher.LaunchError, match="not found on PATH"):
-            launcher.become_python([], {"PATH": "/bin", **variables})
-        return given[:-1]  # `execve` returns here, so python3 is tried too
-
-    return run
+def permissions(monkeypatch, scope, uid_map="         0          0 4294967295\n", **variables):
+    """What happens in turn as Python starts on a node with this value of kernel.yama.ptrace_scope."""
+    given = []
+    monkeypatch.setattr(launcher, "read", {"/proc/sys/kernel/yama/ptrace_scope": scope}.get)
+    monkeypatch.setattr(caches, "read", {"/proc/self/uid_map": uid_map}.get)
+    monkeypatch.setattr("_ctypes.call_function", lambda *_: given.append("permission"))
+    monkeypatch.setattr(launcher.os, "execve", lambda *_: given.append("python"))
+    monkeypatch.setattr(launcher._signal, "signal", lambda *_: None)
+    with pytest.raises(launcher.LaunchError, match="not found on PATH"):
+        launcher.become_python([], {"PATH": "/bin", **variables})
+    return given[:-1]  # `execve` returns here, so python3 is tried too
 
 
-def test_only_where_the_kernel_lets_parents_alone_trace_a_rank_gives_the_permission(permissions):
-    assert permissions("1") == ["permission", "python"]
+def test_only_where_the_kernel_lets_parents_alone_trace_a_rank_gives_the_permission(monkeypatch):
+    assert permissions(monkeypatch, "1") == ["permission", "python"]
     for scope in (None, "0", "2", "3"):
-        assert permissions(scope) == ["python"]
+        assert permissions(monkeypatch, scope) == ["python"]
     # in a user namespace it is not needed, and a user can refuse it
     for uid_map in ("      1000       1000          1\n", None):
-        assert permissions("1", uid_map=uid_map) == ["python"]
-    assert permissions("1", PYTORCH_LAUNCH_TRACEABLE="0") == ["python"]
+        assert permissions(monkeypatch, "1", uid_map=uid_map) == ["python"]
+    assert permissions(monkeypatch, "1", PYTORCH_LAUNCH_TRACEABLE="0") == ["python"]
 
 
 def test_a_python_without_ctypes_launches_all_the_same(monkeypatch):

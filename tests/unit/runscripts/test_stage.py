@@ -74,18 +74,13 @@ def image(tmp_path):
     return path
 
 
-@pytest.fixture
-def changed(tmp_path):
-    """A function that copies the command with another text in place of one, and returns its path."""
-
-    def change(old, new):
-        shutil.copytree(Path(pytorch_stage.__file__).parent, tmp_path / "runscripts")
-        path = tmp_path / "runscripts" / "pytorch_stage.py"
-        assert old in path.read_text()
-        path.write_text(path.read_text().replace(old, new, 1))
-        return tmp_path / "runscripts" / "pytorch-stage"
-
-    return change
+def changed(directory, old, new):
+    """Copy the command with another text in place of one; returns its path."""
+    shutil.copytree(Path(pytorch_stage.__file__).parent, directory / "runscripts")
+    path = directory / "runscripts" / "pytorch_stage.py"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    return directory / "runscripts" / "pytorch-stage"
 
 
 @pytest.fixture
@@ -142,8 +137,8 @@ def test_an_image_with_another_bit_is_not_used_and_the_variables_stay(shell, ima
     assert shell(f"pytorch-stage --print -- {LAUNCHER[0]}")[::2] == ([], 1)
 
 
-def test_a_copy_that_differs_is_an_error_of_this_node_and_not_of_the_installation(shell, image, changed):
-    program = changed("shutil.copyfile(file, path)", "open(path, 'w').write('x')")
+def test_a_copy_that_differs_is_an_error_of_this_node_and_not_of_the_installation(shell, image, tmp_path):
+    program = changed(tmp_path, "shutil.copyfile(file, path)", "open(path, 'w').write('x')")
     output, message, _ = shell(f"source <({program} -- env) || echo $?; echo $SIF")
     assert output == ["1", str(image)]
     assert f"{os.uname().nodename}: the copy of {image} has another SHA-256. Set PYTORCH_LAUNCH_STAGE_DIR" in message
@@ -242,12 +237,12 @@ def test_two_processes_on_one_node_are_an_error(shell, tmp_path):
 
 
 def test_a_name_that_another_user_has_made_first_is_not_used_and_tried_again_with_another(
-    image, disk, shell, changed, capsys
+    image, disk, shell, tmp_path, capsys
 ):
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory to another user")
     names = "names = iter('abcde'); secrets.token_hex = lambda _: next(names)"
-    program = changed("\nPROGRAM, ", f"\n{names}\nPROGRAM, ")
+    program = changed(tmp_path, "\nPROGRAM, ", f"\n{names}\nPROGRAM, ")
     for name in "1ab":
         (disk / f"pytorch-stage-{name}").mkdir()
         os.chown(disk / f"pytorch-stage-{name}", 65534, 65534)
@@ -343,9 +338,9 @@ KILLED = "srun: error: n2: task 1: Killed"
         (JOB, 120, f"echo '{KILLED}' >&2; exec sleep 200", KILLED),  # at once
     ],
 )
-def test_processes_that_do_not_start_or_are_killed_are_an_error(shell, tmp_path, changed, job, seconds, text, message):
+def test_processes_that_do_not_start_or_are_killed_are_an_error(shell, tmp_path, job, seconds, text, message):
     stuck = program(tmp_path / "bin" / "srun", text)
-    staging = changed("START_SECONDS = 120", f"START_SECONDS = {seconds}")
+    staging = changed(tmp_path, "START_SECONDS = 120", f"START_SECONDS = {seconds}")
     line = f"source <({staging}) || echo $?" if job else f"source <({staging} -- {stuck}) || echo $?"
     output, found, _ = shell(f"PATH={stuck.parent}:$PATH; {line}", **job)
     assert output == ["1"]

@@ -89,23 +89,18 @@ def test_a_python_before_the_modules_is_a_warning_unless_it_has_a_torch(installa
 # The image
 
 
-@pytest.fixture
-def image(installation):
-    """A function that checks a module with an image, after code in place of its start; `change` alters the file."""
-
-    def check(start="", change=lambda content: content, code=b"00", record=True, **env):
-        module = installation()
-        root = Path(module["EBROOTPYTORCH"])
-        named = {} if {"PYTORCH_IMAGE", "SHIFTER_IMAGE"} & set(env) else {"SIFPYTORCH": str(root / "PyTorch.sif")}
-        content = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"01\0" + code + bytes(200)
-        if change(content):
-            (root / "PyTorch.sif").write_bytes(change(content))
-        if record:
-            (root / "provenance" / "image.json").write_text(json.dumps({"size": len(content)}))
-        program(root / "bin" / "start-shell", f'[ "$*" = "-c true" ] || exit 9\n{start}')
-        return checks.check_image(Context({**module, **named, **env}))
-
-    return check
+def check_image(installation, *, start="", change=lambda content: content, code=b"00", record=True, **env):
+    """Check a module with an image, after code in place of its start; `change` alters the file."""
+    module = installation()
+    root = Path(module["EBROOTPYTORCH"])
+    named = {} if {"PYTORCH_IMAGE", "SHIFTER_IMAGE"} & set(env) else {"SIFPYTORCH": str(root / "PyTorch.sif")}
+    content = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"01\0" + code + bytes(200)
+    if change(content):
+        (root / "PyTorch.sif").write_bytes(change(content))
+    if record:
+        (root / "provenance" / "image.json").write_text(json.dumps({"size": len(content)}))
+    program(root / "bin" / "start-shell", f'[ "$*" = "-c true" ] || exit 9\n{start}')
+    return checks.check_image(Context({**module, **named, **env}))
 
 
 REBUILD, SQUASHFUSE = "eb --rebuild PyTorch-2.13.0.eb", "FATAL:   container creation failed: squashfuse_ll exited: "
@@ -143,8 +138,10 @@ IMAGES = [
 
 
 @pytest.mark.parametrize(("options", "verdict", "finding", "remedy"), IMAGES)
-def test_an_image_is_as_it_was_installed_and_starts_or_what_to_do_is_named(image, options, verdict, finding, remedy):
-    found = image(**options)
+def test_an_image_is_as_it_was_installed_and_starts_or_what_to_do_is_named(
+    installation, options, verdict, finding, remedy
+):
+    found = check_image(installation, **options)
     assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
     assert ("eb --rebuild" in found.remedy) == (remedy == REBUILD)
 
@@ -154,17 +151,12 @@ AWS, RCCL, UCCL = "aws/deep-learning-containers/pull/6668", "ROCm/aws-ofi-rccl/i
 GROUPS, LEVEL = "laifs-container-recipes/issues/44", "laifs-container-recipes/issues/30"
 
 
-@pytest.fixture
-def check(at, tmp_path):
-    """A function that checks a module with an image, and versions that torch's Python finds."""
-
-    def run(found, image="image.sif", gpu="rocm", source=None, **env):
-        (tmp_path / "module" / "provenance").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "module" / "provenance" / "image.json").write_text(json.dumps({"source": source}))
-        facts = None if found is None else {"versions": found}
-        return checks.check_versions(at("", gpu, facts, SIFPYTORCH=f"/images/{image}", **env))
-
-    return run
+def check_versions(at, tmp_path, found, image="image.sif", gpu="rocm", source=None, **env):
+    """Check a module with an image, and versions that torch's Python finds."""
+    (tmp_path / "module" / "provenance").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "module" / "provenance" / "image.json").write_text(json.dumps({"source": source}))
+    facts = None if found is None else {"versions": found}
+    return checks.check_versions(at("", gpu, facts, SIFPYTORCH=f"/images/{image}", **env))
 
 
 @pytest.mark.parametrize(
@@ -188,15 +180,19 @@ def check(at, tmp_path):
         ({}, "mine.sif", {"source": "/appl/containers/" + LAIF.format("20260807_115122")}, [GROUPS]),
     ],
 )
-def test_a_combination_with_a_known_fault_is_a_warning_with_its_source(check, found, image, env, sources):
-    finding = check(found, image, **env)
+def test_a_combination_with_a_known_fault_is_a_warning_with_its_source(at, tmp_path, found, image, env, sources):
+    finding = check_versions(at, tmp_path, found, image, **env)
     assert finding.verdict == (WARN if sources else OK)
     assert re.findall(r"\(https://github\.com/(?:lumi-ai-factory/)?(\S+?)\)", finding.finding) == sources
     assert bool(finding.remedy) == bool(sources)
 
 
-def test_a_module_for_cpus_and_no_module_have_nothing_to_compare(check):
-    assert checks.check_versions(Context({})).verdict == check({}, gpu=None).verdict == NOT_APPLICABLE
+def test_a_module_for_cpus_and_no_module_have_nothing_to_compare(at, tmp_path):
+    assert (
+        checks.check_versions(Context({})).verdict
+        == check_versions(at, tmp_path, {}, gpu=None).verdict
+        == NOT_APPLICABLE
+    )
 
 
 def test_every_known_fault_has_a_condition_a_source_and_a_remedy():

@@ -92,32 +92,27 @@ cuda = Some(device_count=lambda: setting.get("gpus", 0), get_device_name=lambda 
 """
 
 
-@pytest.fixture
-def probe(tmp_path):
-    """A function that asks a stand-in of torch what the doctor asks torch."""
-
-    def ask(env=None, **setting):
-        (tmp_path / "torch").mkdir(exist_ok=True)
-        (tmp_path / "torch" / "__init__.py").write_text(STAND_IN.format(setting=setting))
-        env = {"PYTHONPATH": str(tmp_path), **(env or {})}
-        output = subprocess.check_output([sys.executable, "-c", PROBE], env=env, text=True)
-        return json.loads(output.splitlines()[-1])
-
-    return ask
+def probe(directory, env=None, **setting):
+    """Ask a stand-in of torch what the doctor asks torch."""
+    (directory / "torch").mkdir(exist_ok=True)
+    (directory / "torch" / "__init__.py").write_text(STAND_IN.format(setting=setting))
+    env = {"PYTHONPATH": str(directory), **(env or {})}
+    output = subprocess.check_output([sys.executable, "-c", PROBE], env=env, text=True)
+    return json.loads(output.splitlines()[-1])
 
 
-def test_torch_is_in_the_image_where_the_root_directory_is_made_in_memory(probe, tmp_path):
-    assert probe(mounts={"/": 1, "image": 2})["in_image"]
-    assert not probe(mounts={"/": 1, "image": 2, str(tmp_path / "torch"): 3})["in_image"]
+def test_torch_is_in_the_image_where_the_root_directory_is_made_in_memory(tmp_path):
+    assert probe(tmp_path, mounts={"/": 1, "image": 2})["in_image"]
+    assert not probe(tmp_path, mounts={"/": 1, "image": 2, str(tmp_path / "torch"): 3})["in_image"]
 
 
-def test_libraries_in_condas_own_directory_are_not_of_another_torch(probe, tmp_path):
+def test_libraries_in_condas_own_directory_are_not_of_another_torch(tmp_path):
     places = ("torch/lib", "conda/lib", "conda/lib/python3/site-packages/torch/lib", "other")
     paths = [str(tmp_path / place / "libtorch_cpu.so") for place in places]
     for path in map(Path, paths):
         path.parent.mkdir(parents=True)
         path.write_text("x")
-    assert probe(mapped=paths)["foreign"] == paths[2:]
+    assert probe(tmp_path, mapped=paths)["foreign"] == paths[2:]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +125,8 @@ def test_libraries_in_condas_own_directory_are_not_of_another_torch(probe, tmp_p
         ({"gpus": 0, "broken": {"cuda": "the driver is too old"}}, "the driver is too old"),
     ],
 )
-def test_every_gpu_computes_and_the_one_that_does_not_is_named(probe, setting, fault):
-    facts = probe(cuda="13.0", **setting)
+def test_every_gpu_computes_and_the_one_that_does_not_is_named(tmp_path, setting, fault):
+    facts = probe(tmp_path, cuda="13.0", **setting)
     assert facts["fault"] == fault
     assert facts["devices"] == [f"GPU {index}" for index in range(setting["gpus"])]
 
@@ -148,16 +143,16 @@ def test_every_gpu_computes_and_the_one_that_does_not_is_named(probe, setting, f
         ("cuda", {"NCCL_NET_PLUGIN": "none"}, ["nccl-net.so"], None),
     ],
 )
-def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(probe, tmp_path, version, env, files, plugin):
+def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(tmp_path, version, env, files, plugin):
     (library,) = Path(ctypes.util.__file__).parents[1].glob("lib-dynload/_ctypes.*.so")
     for name in files:
         shutil.copy(library, tmp_path / f"lib{name}")
-    facts = probe({"LD_LIBRARY_PATH": str(tmp_path), **env}, gpus=1, **{version: "7.0"})
+    facts = probe(tmp_path, {"LD_LIBRARY_PATH": str(tmp_path), **env}, gpus=1, **{version: "7.0"})
     assert facts["plugin"] == plugin
 
 
 @pytest.mark.parametrize(("kind", "plugin"), [("nccl", "aws-ofi-nccl 1.18.0-aws"), ("rccl", "aws-ofi-rccl 1.4.0")])
-def test_the_versions_are_those_of_the_libraries_that_nccl_loads(probe, tmp_path, kind, plugin):
+def test_the_versions_are_those_of_the_libraries_that_nccl_loads(tmp_path, kind, plugin):
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed: it makes the libraries")
     sources = {
@@ -167,7 +162,7 @@ def test_the_versions_are_those_of_the_libraries_that_nccl_loads(probe, tmp_path
     for name, source in sources.items():
         (tmp_path / f"{name}.c").write_text(source)
         subprocess.run(["gcc", "-shared", "-fPIC", "-fno-builtin", "-o", name, f"{name}.c"], cwd=tmp_path, check=True)
-    found = probe({"LD_LIBRARY_PATH": str(tmp_path)}, **{"cuda" if kind == "nccl" else "hip": "13.0"})
+    found = probe(tmp_path, {"LD_LIBRARY_PATH": str(tmp_path)}, **{"cuda" if kind == "nccl" else "hip": "13.0"})
     name, version = re.fullmatch(r"(\S+) ([0-9.]+)\S*", plugin).groups()
     assert found["plugin"] == f"lib{kind}-net.so"
     assert found["versions"] == {kind.upper(): "2.28.9", name: version, "libfabric": "1.22"}
