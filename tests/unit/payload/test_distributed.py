@@ -56,12 +56,8 @@ def tiles(monkeypatch):
     """Twelve of Intel's in view, and no CUDA; the list of those that were made current."""
     current = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(
-        torch,
-        "xpu",
-        SimpleNamespace(is_available=lambda: True, device_count=lambda: 12, set_device=current.append),
-        raising=False,
-    )
+    xpu = SimpleNamespace(is_available=lambda: True, device_count=lambda: 12, set_device=current.append)
+    monkeypatch.setattr(torch, "xpu", xpu, raising=False)
     monkeypatch.setattr(dist, "is_xccl_available", lambda: True, raising=False)
     return current
 

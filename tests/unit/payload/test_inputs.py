@@ -1,64 +1,57 @@
 """What users hand to the payload by mistake: numbers, empty variables, texts that are none, directories that vanish."""
 
-import argparse
 import os
 import re
-import runpy
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from unittest.mock import patch
 
+import allreduce_check
+import mnist_ddp
 import pytest
+import search
+from ladder import nn
 from launching import PAYLOAD, run_code, run_ranks
 from training import TrainingError, options
+from training.language.options import parse_arguments
 from training.language.text import open_text, source_files
 from training.metrics import Metrics
 
-PROGRAMS = (
-    "mnist_ddp.py",
-    "lm_fsdp.py",
-    "search.py",
-    "allreduce_check.py",
-    *(f"ladder/{name}.py" for name in ("mnist_single", "mnist_multi", "mnist_horovod", "nn")),
-)
-#: What makes the rest of a command line valid.
-NEEDED = {"search.py": ["--study", "study", "--trials", "2"]}
+
+def of_argv(parse):
+    """A function that parses a line which the program finds in sys.argv."""
+
+    def parse_line(line):
+        with patch.object(sys, "argv", ["program", *line]):
+            return parse()
+
+    return parse_line
+
+
+#: What parses the command line of each program.
+PARSES = {
+    "mnist_ddp.py": mnist_ddp.parse_arguments,
+    "lm_fsdp.py": parse_arguments,
+    "search.py": lambda line: search.parse_arguments(["--study", "study", "--trials", "2", *line]),
+    "allreduce_check.py": allreduce_check.parse_options,
+    "mnist_single.py and mnist_multi.py": of_argv(partial(options.parse_rung, "", gpu=False)),
+    "mnist_horovod.py": of_argv(partial(options.parse_rung, "", gpu=False, resumes=False)),
+    "nn.py": of_argv(nn.parse_arguments),
+}
 WRONG = ("-1", "nan", "inf", "-inf", "1e400", "99999999999999999999", "9" * 5000, "", "x")
 #: Options that may be 0.
 FROM_ZERO = ("--seed", "--warmup", "--profile-ranks")
 
 
-def parser_of(program, monkeypatch):
-    """The parser of a program's command line, and a function that parses one."""
-    found = []
-    horovod = ModuleType("horovod")
-    horovod.torch = ModuleType("horovod.torch")
-    monkeypatch.setitem(sys.modules, "horovod", horovod)
-    monkeypatch.setitem(sys.modules, "horovod.torch", horovod.torch)
-    monkeypatch.setattr(sys, "path", [str(PAYLOAD), *sys.path])
-    names = runpy.run_path(str(PAYLOAD / program))
-    rung = partial(options.parse_rung, "", gpu=False, resumes="horovod" not in program)
-    parse = next((names[name] for name in ("parse_arguments", "parse_options") if name in names), rung)
-
-    def parse_line(line):
-        monkeypatch.setattr(sys, "argv", [program, *line])
-        return parse() if program.startswith("ladder/") else parse(line)
-
-    def note(parser, *arguments, **settings):
-        found.append(parser)
-        return argparse.ArgumentParser.parse_args(parser, *arguments, **settings)
-
-    monkeypatch.setattr(options.OneLineParser, "parse_args", note, raising=False)
-    parse_line(NEEDED.get(program, []))
-    return found[0], parse_line
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_number_that_makes_no_sense_is_one_line_and_status_2(program, monkeypatch, capsys):
+@pytest.mark.parametrize("parse", PARSES.values(), ids=PARSES)
+def test_a_number_that_makes_no_sense_is_one_line_and_status_2(parse, monkeypatch, capsys):
     monkeypatch.delenv("RANK", raising=False)
-    parser, parse = parser_of(program, monkeypatch)
+    with patch.object(options.OneLineParser, "parse_args", autospec=True, side_effect=LookupError) as parse_args:
+        with pytest.raises(LookupError):
+            parse([])
+        (parser, *_), _ = parse_args.call_args
     numbers = [action for action in parser._actions if action.type not in (None, options.text, options.path)]
     assert [action for action in numbers if action.type in (int, Path)] == [], "without a limit"
     assert len(numbers) > 2
@@ -68,7 +61,7 @@ def test_a_number_that_makes_no_sense_is_one_line_and_status_2(program, monkeypa
         wrong = WRONG if option != "--threshold" else [value for value in WRONG if value]  # empty: none is expected
         for value in (*wrong, *([] if option in FROM_ZERO else ["0"]), *(["1.5"] if name == "integer" else [])):
             with pytest.raises(SystemExit) as ended:
-                parse([*NEEDED.get(program, []), f"{option}={value}"])
+                parse([f"{option}={value}"])
             output, errors = capsys.readouterr()
             assert (ended.value.code, output) == (2, ""), (option, value[:20])
             assert re.fullmatch(rf"[^\n]+: [^\n]*{option}[^\n]*\. See --help\n", errors), (option, errors[:300])
@@ -189,15 +182,8 @@ def test_a_directory_that_is_deleted_during_a_run_is_one_sentence(small_mnist, c
 
 def test_a_checkpoint_that_is_deleted_while_it_is_written_is_written_again(corpus, tmp_path):
     saved = tmp_path / "run" / "checkpoints" / "step-00000002"
-    line = [
-        "--steps=2",
-        "--every=2",
-        "--size=100K",
-        "--context=8",
-        f"--data={corpus}",
-        f"--modelpath={tmp_path / 'run'}",
-    ]
+    line = ["--steps=2", "--every=2", "--size=100K", "--context=8", f"--data={corpus}", f"--modelpath={tmp_path}/run"]
     code = REMOVED.format(script="lm_fsdp.py", module="lm_fsdp", arguments=", ".join(map(repr, line)), run=saved)
-    code = code.replace("lambda *_: ", f"lambda *_: [Path('{saved}').exists() or sleep(0.01) for _ in range(200)] and ")
-    (rank,) = run_code(1, f"from pathlib import Path\nfrom time import sleep\n{code}")
-    assert rank.status == 0 and (saved / "manifest.json").is_file()
+    wait = f"[Path('{saved}').exists() or time.sleep(0.01) for _ in range(200)]"
+    run_code(1, code.replace("lambda *_: ", f"lambda *_: {wait} and "))
+    assert (saved / "manifest.json").is_file()
