@@ -60,16 +60,6 @@ def test_each_cache_gets_a_private_directory_of_its_job_and_node_whatever_the_um
         assert_private(path)
 
 
-def test_a_plan_writes_nothing_and_the_second_rank_of_a_node_finds_the_directories_of_the_first(tmp_path):
-    planned = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=False)
-    assert everything_in(tmp_path) == []
-    first = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
-    assert planned == first
-    (usual(tmp_path) / "triton" / "kernel").write_text("compiled")
-    assert place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True) == first
-    assert (usual(tmp_path) / "triton" / "kernel").read_text() == "compiled"
-
-
 def test_many_ranks_at_once_do_not_get_in_each_others_way(tmp_path, runscripts):
     program = (
         "import os, sys; sys.path.insert(0, sys.argv[1])\n"

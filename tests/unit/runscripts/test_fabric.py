@@ -82,14 +82,6 @@ def test_a_pattern_makes_the_name_on_the_fast_network_and_leaves_addresses(patte
     assert fabric_name(pattern, host) == (name or host)
 
 
-def test_a_name_that_does_not_resolve_falls_back_with_one_sentence_for_each_node(step, names):
-    plans = [plan({**rank(step, number), "PYTORCH_FABRIC_NAME": "*-ib"}) for number in range(4)]
-    assert {made.changes["MASTER_ADDR"] for made in plans} == {"nid001002"}
-    assert [len(warnings(made)) for made in plans] == [1, 0, 1, 0]
-    name = "nid001002-ib, the name of nid001002 by PYTORCH_FABRIC_NAME=*-ib,"
-    assert warnings(plans[2]) == [f"{name} does not resolve on nid001003: using nid001002. {USE_PLAIN}"]
-
-
 def test_a_name_of_another_nodes_address_stops_rank_0_before_the_others_wait_for_it(step, names):
     names["nid001002i"] = "10.9.9.9"
     with pytest.raises(RendezvousError, match=r"is 10\.9\.9\.9, which is not an address of that node\. " + USE_PLAIN):

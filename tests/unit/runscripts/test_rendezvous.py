@@ -159,17 +159,6 @@ def test_rank_0_elsewhere_than_on_the_first_host_is_an_error(step):
     assert choose_rendezvous({"MASTER_ADDR": "nid001003"}, world, started_by(1))["MASTER_ADDR"] == "nid001003"
 
 
-def test_two_launches_of_mpirun_in_one_job_do_not_meet(mpirun):
-    ports = set()
-    for namespace in ("1997275137", "1997340673", "prterun-nid001001-1238@1"):
-        mpirun["PMIX_NAMESPACE"] = namespace
-        place = choose_rendezvous({}, discover(mpirun, "nid001002"), started_by(None))
-        assert place["MASTER_ADDR"] == "nid001001"
-        ports.add(int(place["MASTER_PORT"]))
-    assert len(ports) == 3
-    assert all(LOWEST_PORT <= port < LOWEST_PORT + SPAN for port in ports)
-
-
 def test_a_launch_of_mpirun_has_one_name_where_its_first_node_alone_knows_the_job(mpirun):
     """mpirun's daemons on the other nodes have nothing of the job if ssh has started them."""
     rank_1 = {**mpirun, "OMPI_COMM_WORLD_RANK": "1"}
