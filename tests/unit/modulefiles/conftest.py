@@ -42,17 +42,3 @@ def tcl(tmp_path):
         return result
 
     return run
-
-
-@pytest.fixture
-def report(tcl):
-    """A function that loads a profile of one line, and returns what is on standard error."""
-
-    def load(runtime, name, value, **env):
-        if runtime:
-            env["__PYTORCH_RUNTIME"] = runtime
-        result = tcl(f"policy {name} {{{value}}}", **env)
-        assert result.stdout == ""
-        return result.stderr
-
-    return load

@@ -34,19 +34,14 @@ def with_address(monkeypatch):
     return interfaces
 
 
-@pytest.fixture
-def node(tmp_path, with_address):
-    """Makes the interfaces of a node, name -> operstate, and returns its root."""
-
-    def make(**states):
-        for name, state in states.items():
-            directory = tmp_path / "sys" / "class" / "net" / name
-            directory.mkdir(parents=True)
-            (directory / "operstate").write_text(state + "\n")
-            (directory / "flags").write_text("0x9\n" if name == "lo" else "0x1002\n")
-        return str(tmp_path)
-
-    return make
+def node(directory, **states):
+    """Make the interfaces of a node, name -> operstate; returns its root."""
+    for name, state in states.items():
+        interface = directory / "sys" / "class" / "net" / name
+        interface.mkdir(parents=True)
+        (interface / "operstate").write_text(state + "\n")
+        (interface / "flags").write_text("0x9\n" if name == "lo" else "0x1002\n")
+    return str(directory)
 
 
 def plan(env, root="/nowhere"):
@@ -132,16 +127,18 @@ def test_torchrun_gets_the_plain_name_of_a_node_without_another_and_one_sentence
         *(("hsn1", {"GLOO_SOCKET_IFNAME": value}, (None, "=hsn1")) for value in ("eth0", "")),
     ],
 )
-def test_the_first_interface_that_is_up_becomes_that_of_gloo_and_nccl(step, names, node, interfaces, env, chosen):
-    root = node(hsn0="down", hsn1="up", hsn2="up", lo="unknown", ib0="unknown")
+def test_the_first_interface_that_is_up_becomes_that_of_gloo_and_nccl(
+    step, names, with_address, tmp_path, interfaces, env, chosen
+):
+    root = node(tmp_path, hsn0="down", hsn1="up", hsn2="up", lo="unknown", ib0="unknown")
     made = plan({**rank(step, 0), "PYTORCH_SOCKET_IFNAME": interfaces, **env}, root)
     assert tuple(made.changes.get(f"{name}_SOCKET_IFNAME") for name in ("GLOO", "NCCL")) == chosen
     assert warnings(made) == []
 
 
-def test_a_node_without_a_usable_interface_sets_none_and_names_what_each_lacks(step, names, node, with_address):
+def test_a_node_without_a_usable_interface_sets_none_and_names_what_each_lacks(step, names, with_address, tmp_path):
     with_address.remove("hsn1")
-    root = node(hsn0="down", hsn1="up")
+    root = node(tmp_path, hsn0="down", hsn1="up")
     plans = [plan({**rank(step, number), "PYTORCH_SOCKET_IFNAME": "hsn0 hsn1 hsn2"}, root) for number in (0, 1)]
     assert not [made for made in plans if {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} & set(made.changes)]
     assert warnings(plans[1]) == []
@@ -172,12 +169,12 @@ def found(check, step, root="/nowhere", **env):
     return check(Context({"PYTORCH_FABRIC_NAME": "*i", **rank(step, 0), **env}, root=root))
 
 
-def test_the_doctor_reports_a_name_of_another_node_and_that_no_interface_is_usable(step, names, node):
+def test_the_doctor_reports_a_name_of_another_node_and_that_no_interface_is_usable(step, names, with_address, tmp_path):
     assert found(network.check_fabric, step, PYTORCH_FABRIC_NAME="").verdict == NOT_APPLICABLE
     names["nid001002i"] = "10.9.9.9"
     finding = found(network.check_fabric, step)
     assert finding.verdict == FAIL and "10.9.9.9, which is not an address of that node" in finding.finding
-    root = node(hsn0="down", hsn1="up")
+    root = node(tmp_path, hsn0="down", hsn1="up")
     assert found(network.check_interfaces, step, root, PYTORCH_SOCKET_IFNAME="hsn0 hsn1").verdict == OK
     finding = found(network.check_interfaces, step, root, PYTORCH_SOCKET_IFNAME="hsn0 ib0")
     assert (finding.verdict, "(hsn0 is down, ib0 is absent)" in finding.finding) == (WARN, True)

@@ -30,31 +30,26 @@ OF_PYTHON = set()
 OTHER_FILES = {"conda-python-distributed": 3, "launch.bash": 1, "pytorch_launch/__main__.py": 5}
 
 
-@pytest.fixture
-def start(step, tmp_path):
-    """Start rank 0 or 3 of a step; its Python ends at once."""
-    python = program(tmp_path / "bin" / "python", "")
-    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
-
-    def run(rank, *command):
-        path = {"PATH": f"{python.parent}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
-        # a port for each test: a claim lasts until the processes of its rank have ended
-        own = {"MASTER_PORT": str(11000 + os.getpid() % 9000)}
-        env = {**step, **(RANK_0 if rank == 0 else {}), **path, **own}
-        options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300, "check": False}
-        done = subprocess.run([*command, "-c", "pass"], env=env, **options)
-        assert done.returncode == 0, done.stderr
-        return done.stderr
-
-    return run
+def start(step, directory, rank, *command):
+    """Start rank 0 or 3 of a step; its Python ends at once. Returns its messages."""
+    python = program(directory / "bin" / "python", "")
+    (directory / "bin" / "python3").symlink_to(sys.executable)
+    path = {"PATH": f"{python.parent}:/usr/bin:/bin", "TMPDIR": str(directory)}
+    # a port for each test: a claim lasts until the processes of its rank have ended
+    own = {"MASTER_PORT": str(11000 + os.getpid() % 9000)}
+    env = {**step, **(RANK_0 if rank == 0 else {}), **path, **own}
+    options = {"cwd": directory, "capture_output": True, "text": True, "timeout": 300, "check": False}
+    done = subprocess.run([*command, "-c", "pass"], env=env, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 @pytest.mark.parametrize(("rank", "more", "more_of_python"), [(3, set(), set()), (0, FOR_CLAIM, {"_socket"})])
 @pytest.mark.parametrize("of", ["runscripts", "packed"])
-def test_a_rank_imports_no_more_than_these_modules(start, of, request, rank, more, more_of_python):
+def test_a_rank_imports_no_more_than_these_modules(step, tmp_path, of, request, rank, more, more_of_python):
     bare = subprocess.run([*INTERPRETER, "-X", "importtime", "-c", ""], capture_output=True, text=True, check=True)
     main = request.getfixturevalue(of) / "pytorch_launch" / "__main__.py"
-    messages = start(rank, *INTERPRETER, "-X", "importtime", main, "conda-python-distributed")
+    messages = start(step, tmp_path, rank, *INTERPRETER, "-X", "importtime", main, "conda-python-distributed")
     imported = modules(messages) - modules(bare.stderr)
     own = {name for name in imported if name.partition(".")[0] == "pytorch_launch"}
     assert imported - own <= OF_PYTHON | more_of_python
@@ -67,14 +62,14 @@ def modules(messages):
     return {line.split("|")[-1].strip() for line in messages.splitlines() if "|" in line}
 
 
-def test_a_rank_names_each_file_of_an_installation_once(start, packed, tmp_path):
+def test_a_rank_names_each_file_of_an_installation_once(step, tmp_path, packed):
     """On a shared file system each of these calls is a request to its servers."""
     traced = ["strace", "-f", "-qq", "-e", "trace=%file", "-o", tmp_path / "trace"]
     try:
         subprocess.run([*traced, "true"], check=True, capture_output=True, timeout=300)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"strace cannot trace here: {error}")
-    start(3, *traced, packed / "conda-python-distributed")
+    start(step, tmp_path, 3, *traced, packed / "conda-python-distributed")
     calls = file_calls((tmp_path / "trace").read_text(), packed)
     (archive,) = (packed / "__pycache__").iterdir()
     allowed = {**OTHER_FILES, f"__pycache__/{archive.name}": 1}

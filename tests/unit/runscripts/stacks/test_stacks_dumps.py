@@ -30,21 +30,16 @@ def dump(*entries, ranks="[0, 1, 2, 3]", group=("0", "default_pg"), completed=-1
     return {"version": "2.10", "pg_config": config, "pg_status": {"0": status}, "entries": list(entries)}
 
 
-@pytest.fixture
-def report(tmp_path):
-    """A function that writes dumps by rank and returns what is reported about them."""
-
-    def run(dumps, world_size=None):
-        for rank, values in dumps.items():
-            (tmp_path / f"7.0-rank_{rank}").write_bytes(pickle.dumps(values, protocol=2))
-        return report_dumps(str(tmp_path), world_size)
-
-    return run
+def report(directory, dumps, world_size=None):
+    """Write dumps by rank; returns what is reported about them."""
+    for rank, values in dumps.items():
+        (directory / f"7.0-rank_{rank}").write_bytes(pickle.dumps(values, protocol=2))
+    return report_dumps(str(directory), world_size)
 
 
-def test_ranks_in_different_collectives_are_named_the_fewest_first(report):
+def test_ranks_in_different_collectives_are_named_the_fewest_first(tmp_path):
     waiting, other = dump(call(7, state="started")), dump(call(7, "broadcast", "scheduled", line=99))
-    lines = report({0: waiting, 1: other, 2: waiting, 3: waiting})[0].splitlines()
+    lines = report(tmp_path, {0: waiting, 1: other, 2: waiting, 3: waiting})[0].splitlines()
     assert lines[1:] == [
         "group default_pg: the ranks do not agree on collective 7",
         "    rank 1: broadcast of Float [[4]], called at train.py:99",
@@ -52,30 +47,30 @@ def test_ranks_in_different_collectives_are_named_the_fewest_first(report):
     ]
 
 
-def test_ranks_with_different_sizes_are_named(report):
+def test_ranks_with_different_sizes_are_named(tmp_path):
     dumps = {rank: dump(call(7, state="started", sizes=((4 + (rank == 3),),))) for rank in range(4)}
-    lines = report(dumps)[0].splitlines()
+    lines = report(tmp_path, dumps)[0].splitlines()
     assert "    rank 3: all_reduce of Float [[5]], called at train.py:120" in lines
     gathered = {rank: dump(call(7, "all_gather", "started", sizes=((rank,),))) for rank in range(4)}
-    assert "collective 7, all_gather, did not finish" in report(gathered)[0]
+    assert "collective 7, all_gather, did not finish" in report(tmp_path, gathered)[0]
 
 
-def test_a_rank_of_a_smaller_group_is_named_with_what_it_waits_for_elsewhere(report):
+def test_a_rank_of_a_smaller_group_is_named_with_what_it_waits_for_elsewhere(tmp_path):
     pair, world = ("5", "tensor"), ("0", "default_pg")
     config = {"5": {"desc": "tensor", "ranks": "[2, 3]"}, "0": {"desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
     dumps = dict.fromkeys((0, 1, 2), {**dump(call(7, state="started")), "pg_config": config})
     elsewhere = call(4, "broadcast", "started", group=pair, time_created_ns=99000)
     dumps[3] = {**dump(call(6), elsewhere), "pg_config": config}
-    lines = report(dumps)[0].splitlines()
+    lines = report(tmp_path, dumps)[0].splitlines()
     assert f"group {world[1]}: collective 7" in lines[1]
     assert "rank 3 did not start it: its last, broadcast (4 of group tensor (ranks 2-3)), did not finish" in lines[3]
     assert lines[4].startswith("group tensor (ranks 2-3): collective 4, broadcast")
     assert "rank 2 did not start it" in lines[6]
 
 
-def test_collectives_that_all_finished_are_no_finding(report):
+def test_collectives_that_all_finished_are_no_finding(tmp_path):
     done = dump(call(6), call(7, state="scheduled"), completed=7)  # the state is updated after the number
-    text, status = report(dict.fromkeys(range(4), done))
+    text, status = report(tmp_path, dict.fromkeys(range(4), done))
     assert status == 0 and text.endswith("\nevery collective finished on every rank\n")
 
 
@@ -102,37 +97,37 @@ RECEIVING = dump(call(6), call(7), call(9, "recv 3<-2", "started", is_p2p=True))
         (all_but(RECEIVING), None, "group default_pg: rank 3: recv 3<-2 did not finish, called at train.py:120"),
     ],
 )
-def test_a_verdict_needs_the_whole_world(report, dumps, world_size, line):
-    text, status = report(dumps, world_size)
+def test_a_verdict_needs_the_whole_world(tmp_path, dumps, world_size, line):
+    text, status = report(tmp_path, dumps, world_size)
     assert line in text.splitlines() and status == 1
     assert "every collective" not in text
 
 
-def test_dumps_of_several_worlds_are_an_error(report):
+def test_dumps_of_several_worlds_are_an_error(tmp_path):
     with pytest.raises(StacksError, match=r"ranks 0-4 are not of a world of 4. Remove older dumps"):
-        report(dict.fromkeys(range(5), DONE))
+        report(tmp_path, dict.fromkeys(range(5), DONE))
     with pytest.raises(StacksError, match=r"ranks 0-4 are not of a world of 2 and 4. Remove older dumps"):
-        report({0: dump(call(7), ranks="[0, 1]")})
+        report(tmp_path, {0: dump(call(7), ranks="[0, 1]")})
 
 
-def test_rows_of_a_mesh_are_groups_of_their_own(report):
+def test_rows_of_a_mesh_are_groups_of_their_own(tmp_path):
     config = {name: {"desc": "mesh_tp", "ranks": ranks} for name, ranks in (("1", "[0, 1]"), ("2", "[2, 3]"))}
     config["0"] = {"desc": "default_pg", "ranks": "[0, 1, 2, 3]"}
     rows = {rank: {"process_group": (str(1 + rank // 2), "mesh_tp")} for rank in range(4)}
     dumps = {rank: {**dump(call(7, **rows[rank])), "pg_config": config} for rank in range(4)}
     dumps[2] = {**dump(call(7, **rows[2]), call(8, state="started", **rows[2])), "pg_config": config}
-    lines = report(dumps)[0].splitlines()
+    lines = report(tmp_path, dumps)[0].splitlines()
     assert lines[1].startswith("group mesh_tp (ranks 2-3): collective 8, all_reduce")
     assert lines[2] == "    waiting: rank 2" and lines[3].startswith("    rank 3 did not start it") and len(lines) == 4
 
 
-def test_older_dumps_are_read(report):
+def test_older_dumps_are_read(tmp_path):
     """Version 1 and 2.0, of torch 2.2 and 2.3: `seq_id`, groups by name, no status."""
     old = {"process_group": "0", "pg_id": 0, "profiling_name": "nccl:all_reduce", "input_sizes": [[4]]}
     states = ({"seq_id": 3, "state": "scheduled"}, {"seq_id": 2, "state": "completed"})
     entries = [{**old, "time_created_ns": 5, **state} for state in states]
     dumps = {rank: {"version": "2.0", "entries": [entry]} for rank, entry in enumerate(entries)}
-    lines = report(dumps, 2)[0].splitlines()
+    lines = report(tmp_path, dumps, 2)[0].splitlines()
     assert lines[1:3] == ["group 0: collective 3, all_reduce of [[4]], did not finish", "    waiting: rank 0"]
     assert lines[3].startswith("    rank 1 did not start it: its last, all_reduce (2 of group 0), finished")
 
@@ -161,9 +156,9 @@ class Planted:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_dump_that_would_run_something_is_rejected(report, tmp_path):
+def test_a_dump_that_would_run_something_is_rejected(tmp_path):
     target = tmp_path / "made"
-    text, status = report({0: dump(call(7, planted=Planted(target)))})
+    text, status = report(tmp_path, {0: dump(call(7, planted=Planted(target)))})
     assert (status, target.exists()) == (1, False)
     assert "7.0-rank_0: it would run posix.mkdir: not written by PyTorch" in text
 
@@ -173,9 +168,9 @@ DAMAGED = [b"", b"\x80", b"\x80\x02}", b"\x80\x02]q\x00.", b"{}", b"[1]", b"\xff
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_a_damaged_dump_is_named_and_the_others_are_read(report, tmp_path, content):
+def test_a_damaged_dump_is_named_and_the_others_are_read(tmp_path, content):
     (tmp_path / "7.0-rank_1").write_bytes(content)
-    text, status = report({0: dump(call(7, state="started"), ranks="[0, 1]")})
+    text, status = report(tmp_path, {0: dump(call(7, state="started"), ranks="[0, 1]")})
     assert "no verdict" not in text
     assert status == 1
     assert f"{tmp_path}/7.0-rank_1: " in text
