@@ -35,24 +35,18 @@ FILES = {
 }
 
 
-@pytest.fixture
-def find(tmp_path):
-    """A function that returns the World of a process on a host."""
+def find(directory, names, changes="", host="nid001002"):
+    """The World of a process on a host, by the environments `names`, and `changes`: -NAME removes a variable."""
     for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "apinfo").write_bytes(apinfo_file(5, [0, 0, 1, 1], ["x4407c6s2b0n0", "x4407c6s7b0n0"]))
-
-    def run(names, changes="", host="nid001002"):
-        """The environments `names`, and `changes`: NAME=value sets a variable, -NAME removes it."""
-        env = {name: value for each in names.split() for name, value in ENVIRONMENTS[each].items()}
-        for word in changes.replace("FILES", str(tmp_path)).split():
-            name, is_set, value = word.partition("=")
-            env.update({name: value} if is_set else {})
-            if not is_set:
-                del env[name.lstrip("-")]
-        return discover(env, host)
-
-    return run
+        (directory / name).write_text(text)
+    (directory / "apinfo").write_bytes(apinfo_file(5, [0, 0, 1, 1], ["x4407c6s2b0n0", "x4407c6s7b0n0"]))
+    env = {name: value for each in names.split() for name, value in ENVIRONMENTS[each].items()}
+    for word in changes.replace("FILES", str(directory)).split():
+        name, is_set, value = word.partition("=")
+        env.update({name: value} if is_set else {})
+        if not is_set:
+            del env[name.lstrip("-")]
+    return discover(env, host)
 
 
 def shape(world):
@@ -133,8 +127,8 @@ WORLDS = [
 
 
 @pytest.mark.parametrize(("names", "changes", "numbers", "fields"), WORLDS)
-def test_a_process_is_a_rank_of_its_launchers_world(find, names, changes, numbers, fields):
-    world = find(names, changes)
+def test_a_process_is_a_rank_of_its_launchers_world(tmp_path, names, changes, numbers, fields):
+    world = find(tmp_path, names, changes)
     assert shape(world) == numbers
     assert {name: getattr(world, name) for name in fields} == fields
     assert [world.variables()[name] for name in ("RANK", "LOCAL_WORLD_SIZE")] == numbers.replace("/", " ").split()[::3]
@@ -210,9 +204,9 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("names", "changes", "fault"), FAULTS)
-def test_a_world_is_never_guessed(find, names, changes, fault):
+def test_a_world_is_never_guessed(tmp_path, names, changes, fault):
     with pytest.raises(WorldError) as raised:
-        find(names, changes)
+        find(tmp_path, names, changes)
     assert [part for part in fault.split("...") if part not in str(raised.value)] == [], str(raised.value)
 
 
@@ -253,10 +247,10 @@ def test_a_value_that_is_no_number_is_named(step, name, value):
         "SUBMITIT_LOCAL_GLOBALID=1 SUBMITIT_LOCAL_LOCALID=1 SUBMITIT_LOCAL_NTASKS=2",
     ],
 )
-def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_one(find, unknown):
+def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_one(tmp_path, unknown):
     for names in ("", "batch"):
         with pytest.raises(WorldError, match="ranks of a launcher that is not known. Start them with srun") as raised:
-            find(names, unknown)
+            find(tmp_path, names, unknown)
         numbers = [word for word in unknown.split() if word.partition("=")[0].endswith(("RANK", "RANKS", "RANKID"))]
         assert all(number in str(raised.value) for number in numbers)
 
@@ -269,9 +263,9 @@ def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_
         ("pals pmi", "PBS_JOBID= PALS_RANKID=0 PALS_LOCAL_RANKID=0 PALS_NODEID=0", "PALS_APID=6cd9"),
     ],
 )
-def test_all_ranks_of_a_launch_share_its_number_and_another_launch_has_another(find, names, same, others):
-    number = find(names).launch
-    assert find(names, same, "nid001001").launch == number != find(names, others).launch
+def test_all_ranks_of_a_launch_share_its_number_and_another_launch_has_another(tmp_path, names, same, others):
+    number = find(tmp_path, names).launch
+    assert find(tmp_path, names, same, "nid001001").launch == number != find(tmp_path, names, others).launch
     assert number is not None
 
 

@@ -1,11 +1,10 @@
-"""Builds what `pytorch-stacks` reads: processes in a tree of /proc, a py-spy with given answers, ranks with stacks."""
+"""Builds what `pytorch-stacks` reads: processes in a tree of /proc, a py-spy with given answers."""
 
 import json
 import os
 
 import pytest
 from programs import program
-from stack_frames import IN_ALL_REDUCE
 
 
 @pytest.fixture
@@ -40,15 +39,3 @@ def _threads():
     frame = {"name": "f", "filename": "/t.py", "line": 3, "module": None, "locals": None}
     worker = {"pid": 1, "os_thread_id": 1, "thread_name": "pin", "frames": [{**frame, "line": 9}]}
     return json.dumps([worker, {**worker, "os_thread_id": os.getpid(), "thread_name": "MainThread", "frames": [frame]}])
-
-
-@pytest.fixture
-def rank():
-    """A function that makes a rank as `read_node` describes it."""
-
-    def make(number, frames=IN_ALL_REDUCE, *, node="nid0001", fault=None, threads=(), **fields):
-        named = [] if fault else [{"name": "MainThread", "frames": frames}, *threads]
-        found = {"rank": number, "size": 4, "launch": "7.0", "step": "0", "node": node, "pid": 100 + number}
-        return {**found, "threads": named, "fault": fault, **fields}
-
-    return make

@@ -9,3 +9,10 @@ IN_ALL_REDUCE = [
     ["<module>", "/home/u/train.py", 150],
 ]
 IN_NEXT_BATCH = [["next_batch", "/home/u/data.py", 44], ["<module>", "/home/u/train.py", 118]]
+
+
+def rank(number, frames=IN_ALL_REDUCE, *, node="nid0001", fault=None, threads=(), **fields):
+    """A rank as `read_node` describes it."""
+    named = [] if fault else [{"name": "MainThread", "frames": frames}, *threads]
+    found = {"rank": number, "size": 4, "launch": "7.0", "step": "0", "node": node, "pid": 100 + number}
+    return {**found, "threads": named, "fault": fault, **fields}

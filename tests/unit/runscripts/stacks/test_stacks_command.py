@@ -8,6 +8,7 @@ import pytest
 from programs import program
 from pytorch_stacks import StacksError, command
 from pytorch_stacks.command import in_lines, read_lines
+from stack_frames import rank
 
 USER = f"{os.geteuid()}|me"
 
@@ -30,7 +31,7 @@ def stacks(runscripts, tmp_path):
     return run
 
 
-def answer(rank, node, *numbers):
+def answer(node, *numbers):
     """Shell code which prints the answer of a node as `srun --label` does."""
     return printed(node, in_lines({"node": node, "ranks": [rank(number, node=node) for number in numbers]}))
 
@@ -39,8 +40,8 @@ def printed(task, lines):
     return "cat <<'E'\n" + "".join(f"{task}: {line}\n" for line in lines.splitlines()) + "E\n"
 
 
-def test_a_node_without_an_answer_and_its_ranks_are_named(stacks, rank):
-    code = answer(rank, "nid0001", 0, 1) + "echo 'srun: error: nid0002: task 1: Exited with exit code 1' >&2\n"
+def test_a_node_without_an_answer_and_its_ranks_are_named(stacks):
+    code = answer("nid0001", 0, 1) + "echo 'srun: error: nid0002: task 1: Exited with exit code 1' >&2\n"
     code += "echo 'srun: error: Node nid0002 is down' >&2; exit 1\n"
     done = stacks("7", srun=code)
     assert done.returncode == 1
@@ -84,7 +85,7 @@ def test_a_job_is_a_number_or_an_element_of_an_array(stacks, name):
     assert stacks("7_3", rows="").stderr.startswith("pytorch-stacks: job 7_3 does not run")
 
 
-def test_an_answer_survives_being_mixed_with_others(rank):
+def test_an_answer_survives_being_mixed_with_others():
     answers = [{"node": f"nid{number}", "ranks": [rank(number) for number in range(40)]} for number in range(3)]
     parts = [printed(f" {n}", in_lines(answer)).splitlines()[1:-1] for n, answer in enumerate(answers)]
     assert max(len(line) for lines in parts for line in lines) < 1000
@@ -111,9 +112,9 @@ HETEROGENEOUS = f"7+0|7|RUNNING|{USER}|nid0002\n7+1|8|RUNNING|{USER}|nid0001"
         (HETEROGENEOUS, "8.0|nid0001", "7.0", "job 7", [("7", "1", "nid0001")]),
     ],
 )
-def test_an_array_its_elements_and_components_are_jobs(stacks, rank, tmp_path, rows, steps, arguments, title, asked):
+def test_an_array_its_elements_and_components_are_jobs(stacks, tmp_path, rows, steps, arguments, title, asked):
     code = f"printf '%s ' \"$@\" >> {tmp_path}/all; echo >> {tmp_path}/all\n"
-    done = stacks(arguments, rows=rows, steps=steps, srun=code + answer(rank, "nid0001", 0, 1, 2, 3))
+    done = stacks(arguments, rows=rows, steps=steps, srun=code + answer("nid0001", 0, 1, 2, 3))
     assert done.stdout.startswith(f"{title}, step 0: 4 ranks"), done.stderr
     called = (tmp_path / "all").read_text().splitlines()
     assert all({"--overlap", "--gres=none"} <= set(line.split()) for line in called)

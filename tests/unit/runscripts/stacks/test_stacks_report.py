@@ -2,7 +2,7 @@
 
 import pytest
 from pytorch_stacks.report import as_text, find_place, group_ranks, in_words
-from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE
+from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE, rank
 
 THREADING, MODULE = "/usr/lib/python3.11/threading.py", f"{SITE}/torch/nn/modules/module.py"
 LOADER, DDP = f"{SITE}/torch/utils/data/dataloader.py", f"{SITE}/torch/nn/parallel/distributed.py"
@@ -29,7 +29,7 @@ def test_a_place_is_the_function_that_runs_and_the_users_own_line(frames, words)
     assert find_place([]) is None
 
 
-def test_the_odd_rank_comes_first_with_its_node(rank):
+def test_the_odd_rank_comes_first_with_its_node():
     many = [rank(number, size=512) for number in range(512) if number != 37]
     odd = rank(37, IN_NEXT_BATCH, node="nid0012", size=512)
     nodes = [{"node": "n", "ranks": many}, {"node": "nid0012", "ranks": [odd]}]
@@ -41,7 +41,7 @@ def test_the_odd_rank_comes_first_with_its_node(rank):
     assert lines[-4].split() == ["all_reduce", "torch/distributed/distributed_c10d.py:3252"]
 
 
-def test_ranks_without_a_process_or_a_stack_come_before_all_others(rank):
+def test_ranks_without_a_process_or_a_stack_come_before_all_others():
     nodes = [{"node": "n", "ranks": [rank(0), rank(3, fault="the process has ended")]}]
     lines = as_text("job 7", group_ranks(nodes), [("nid0002", "no answer")]).splitlines()
     assert lines[1:3] == ["ranks 1-2: no process found", "rank 3 (nid0001): no stack: the process has ended"]
@@ -49,7 +49,7 @@ def test_ranks_without_a_process_or_a_stack_come_before_all_others(rank):
     assert lines[-1] == "nid0002: no answer"
 
 
-def test_other_threads_are_shown_if_they_run_code_of_the_user(rank):
+def test_other_threads_are_shown_if_they_run_code_of_the_user():
     threads = [
         {"name": "pin", "frames": [["run", THREADING, 982]]},
         {"name": "writer", "frames": [["hold", "/home/u/log.py", 7]]},
@@ -64,12 +64,12 @@ def test_other_threads_are_shown_if_they_run_code_of_the_user(rank):
     assert "    thread of process 9 in Images.__getitem__ at data.py:7\n" in text and "process 8" not in text
 
 
-def test_two_launches_of_a_job_are_reported_one_after_the_other(rank):
+def test_two_launches_of_a_job_are_reported_one_after_the_other():
     nodes = [{"node": "n", "ranks": [rank(0, size=1), rank(0, IN_NEXT_BATCH, size=1, launch="7.1", step="1")]}]
     lines = as_text("job 7", group_ranks(nodes), []).splitlines()
     assert [line for line in lines if line.startswith("job")] == [f"job 7, step {n}: 1 rank on 1 node" for n in (0, 1)]
 
 
-def test_a_long_stack_is_cut(rank):
+def test_a_long_stack_is_cut():
     deep = [["f", "/t.py", number] for number in range(90)]
     assert "    and 70 more\n" in as_text("job 7", group_ranks([{"node": "n", "ranks": [rank(0, deep)]}]), [])
