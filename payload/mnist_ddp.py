@@ -184,7 +184,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     is_first = world.rank == 0
     report = partial(print, flush=True) if is_first else lambda _line: None
     with fail_together(world):
-        data = load_dataset(options.data)
+        data = load_dataset(options.data, options.download)
         checkpoints = open_checkpoints(options, is_first)
     report_start(options, data, world, report)
     with fail_together(world):

@@ -64,7 +64,7 @@ def evaluate(model, images, labels, world):
 def train(options, world):
     """Run the training."""
     device = world.device
-    data = load_dataset(options.data)
+    data = load_dataset(options.data, options.download)
     report = print if world.rank == 0 else (lambda *_, **__: None)  # only rank 0 prints
     report(f"world size {world.size}, Horovod, device {device}, torch {torch.__version__}, data {data.source}")
 

@@ -58,7 +58,7 @@ def train(options, world):
     """Run the training."""
     device = world.device
     with fail_together(world):  # a rank that cannot read the data ends all ranks
-        data = load_dataset(options.data)
+        data = load_dataset(options.data, options.download)
     report = print if world.rank == 0 else (lambda *_, **__: None)  # only rank 0 prints
     report(f"world size {world.size}, device {device}, torch {torch.__version__}, data {data.source}")
 

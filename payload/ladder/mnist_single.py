@@ -51,7 +51,7 @@ def evaluate(model, images, labels):
 def train(options):
     """Run the training."""
     device = select_device(options.gpu, local_rank=0)
-    data = load_dataset(options.data)
+    data = load_dataset(options.data, options.download)
     print(f"device {device}, torch {torch.__version__}, data {data.source}")
 
     # All images fit in memory, so they are loaded at once.

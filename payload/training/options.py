@@ -122,6 +122,7 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
     files = "directory of the MNIST files (default: $MNIST_ROOT, else generated digits)"
     parser.add_argument("--epochs", type=integer(1), default=3, help="(default: %(default)s)")
     parser.add_argument("--data", type=path, metavar="DIR", default=root, help=files)
+    parser.add_argument("--download", action="store_true", help="download missing files to DIR, once for all ranks")
 
 
 def add_speed(parser: argparse.ArgumentParser, compiled: str) -> None:
@@ -198,6 +199,8 @@ def check_common(options: argparse.Namespace, parser: OneLineParser) -> None:
 def check(options: argparse.Namespace, parser: OneLineParser) -> None:
     """Exit with a line and status 2 if options of a training script contradict each other."""
     check_common(options, parser)
+    if options.download and options.data is None:
+        parser.error("--download needs --data or MNIST_ROOT")
     warmup = getattr(options, "warmup", None)
     if warmup is not None and not 0 <= warmup < options.epochs:
         parser.error(f"--warmup must be from 0 to below --epochs, found {warmup}")

@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from training import TrainingError
-from training.data.idx import (
+from training.data.download import (
     NAMES,
     TEST_IMAGES,
     TEST_LABELS,
     TRAIN_IMAGES,
     TRAIN_LABELS,
+    download_dataset,
     find_idx_files,
-    read_labelled_images,
 )
+from training.data.idx import read_labelled_images
 from training.files import kind_of
 
 # Mean and standard deviation of the pixels of MNIST's training images, on a scale of 0 to 1.
@@ -81,15 +82,18 @@ class Dataset(NamedTuple):
     source: str
 
 
-def load_dataset(directory: Path | str | None) -> Dataset:
+def load_dataset(directory: Path | str | None, download: bool = False) -> Dataset:
     """Return MNIST from ``directory``, or the digits set without a directory.
 
     The four IDX files are in ``directory`` or in ``directory/MNIST/raw`` (where torchvision puts
-    them), plain or gzip-compressed. Raises TrainingError if a file is missing or damaged.
+    them), plain or gzip-compressed. With ``download``, missing files are downloaded first.
+    Raises TrainingError if a file is missing or damaged.
     """
     if not directory:
         return digits_set()
     directory = Path(directory)
+    if download:
+        download_dataset(directory)
     try:
         if not directory.is_dir():
             what = f"{kind_of(directory.resolve())}, not a directory" if directory.exists() else "no such directory"

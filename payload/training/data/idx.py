@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Finds the files of MNIST, and reads images and labels from them, within bounds, with every byte accounted for."""
+"""Reads images and labels from IDX files, within bounds and with every byte accounted for."""
 
 from __future__ import annotations
 
@@ -14,24 +14,8 @@ from torch import Tensor
 from training import TrainingError
 from training.files import read_file
 
-TRAIN_IMAGES = "train-images-idx3-ubyte"
-TRAIN_LABELS = "train-labels-idx1-ubyte"
-TEST_IMAGES = "t10k-images-idx3-ubyte"
-TEST_LABELS = "t10k-labels-idx1-ubyte"
-NAMES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
 MOST_IDX_BYTES = 2**30  # limit for one file: a million images
 REMEDY = "Copy or download the file again"
-
-
-def find_idx_files(directory: Path) -> dict[str, Path]:
-    """Map the names of the files that exist to their paths, which are all in one folder."""
-    found = {}
-    for folder in (directory, directory / "MNIST" / "raw"):
-        candidates = {name: (folder / name, folder / f"{name}.gz") for name in NAMES}
-        found = {name: path for name in NAMES for path in candidates[name] if path.is_file()}
-        if found:
-            break
-    return found
 
 
 def read_labelled_images(images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:

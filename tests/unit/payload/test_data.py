@@ -19,7 +19,7 @@ from training.data import (
     normalise,
     split,
 )
-from training.data.idx import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
+from training.data.download import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
 
 CPU = torch.device("cpu")
 

@@ -220,6 +220,7 @@ def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
         (["--modelpath", ""], "argument --modelpath: is empty. Set the variable that names it"),
         (["--modelpath", "x", "--wandb", ""], "argument --wandb: is empty. Set the variable that names it"),
         (["--model", "x"], "unrecognized arguments: --model x"),
+        (["--download"], "--download needs --data or MNIST_ROOT"),
         (["--restart"], "--restart needs --modelpath"),
         (["--wandb", "mnist"], "--wandb needs --modelpath"),
     ],
