@@ -81,9 +81,7 @@ def seen(choice):
     return choice.prefix, [*map(str, choice.warnings)]
 
 
-OWN_TORCH = (
-    f"{{0}} is active: using its torch, {{0}}/lib/{PYTHON}/site-packages/torch, in place of the module's. To use"
-)
+OWN_TORCH = f"{{0}} is active: using its torch, {{0}}/lib/{PYTHON}/site-packages/torch, in place of the module's."
 NO_TORCH = "{0} is active and has no torch: using the module's Python"
 GONE = "VIRTUAL_ENV=/not/there is active, but not visible on this host: using the module's Python. Unset VIRTUAL_ENV"
 NO_MODULE, BARE = "CONTAINERROOT= EBROOTPYTORCH=", ("{plain}", "{base}")
@@ -239,16 +237,10 @@ def test_a_cleaned_environment_is_an_error_that_names_the_option(tmp_path, monke
 def test_so_is_one_of_an_image_that_brings_the_launcher(runscripts, tmp_path, launcher):
     """Its wheel: no directory is bound. The processes above it show what started it."""
     (tmp_path / launcher).symlink_to("/bin/bash")
-    program = (
-        f"{sys.executable} -I -S {runscripts}/pytorch_launch/__main__.py conda-python-distributed --dry-run; exit $?"
-    )
-    image = {"APPTAINER_CONTAINER": "/image.sif"}
-    for more, is_fault in (
-        ({}, False),
-        ({**image, "SLURM_JOB_ID": "7"}, False),
-        (image, launcher != "bash"),
-        ({**image, "USER": "me"}, False),
-    ):
+    main, image = f"{runscripts}/pytorch_launch/__main__.py", {"APPTAINER_CONTAINER": "/image.sif"}
+    program = f"{sys.executable} -I -S {main} conda-python-distributed --dry-run; exit $?"
+    passed_on = [({**image, name: "7"}, False) for name in ("SLURM_JOB_ID", "USER")]
+    for more, is_fault in (({}, False), (image, launcher != "bash"), *passed_on):
         env = {"TMPDIR": str(tmp_path), **more}
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         done = subprocess.run([tmp_path / launcher, "-c", program], env=env, text=True, check=False, **pipes)

@@ -143,9 +143,7 @@ def test_where_no_directory_will_do_or_the_file_system_refuses_caches_stay_where
     absent, other = str(tmp_path / "absent"), str(tmp_path / "other")
     found = place({"TMPDIR": absent}, UID, KEY, create=True, default=other)
     assert found[:2] == (None, {})
-    assert [warning.split(":")[0] for warning in found[2]] == [
-        f"cannot use {each} for caches" for each in (absent, other)
-    ]
+    assert [each.split(":")[0] for each in found[2]] == [f"cannot use {path} for caches" for path in (absent, other)]
     directory, variables, (warning,) = place({"TMPDIR": str(tmp_path)}, UID, "7-" + "n" * 300, create=True)
     assert (directory, variables) == (None, {}) and "File name too long" in warning
 

@@ -233,9 +233,7 @@ def test_each_rank_gets_a_mig_instance_of_its_own(dgx):
     ranks = [choose_devices(env, dgx, rank, 3) for rank in range(3)]
     assert [devices.changes["CUDA_VISIBLE_DEVICES"] for devices in ranks] == ["MIG-a", "MIG-b", "MIG-a"]
     assert [(devices.index, devices.sharers) for devices in ranks] == [(0, 2), (0, 1), (0, 2)]
-    assert str(ranks[0].warnings[0]) == (
-        "3 ranks on this node share 2 instances of GPUs (MIG). Start at most 2 per node"
-    )
+    assert "3 ranks on this node share 2 instances of GPUs (MIG). Start at most 2" in str(ranks[0].warnings[0])
     assert not choose_devices(env, dgx, 1, 2).warnings
     assert "CUDA_VISIBLE_DEVICES" not in choose_devices(env, dgx, 0, 1).changes
     # torchrun starts a worker for each

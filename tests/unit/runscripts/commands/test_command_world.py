@@ -59,9 +59,7 @@ def test_mpirun_in_each_task_of_a_step_is_warned_of(run_unchecked, runscripts, f
     for name in reversed(chain):
         (home / name).symlink_to("/bin/bash")
         line = f"{home / name} -c {shlex.quote(line)}; true"
-    message = (
-        f"if each of the 4 tasks of this Slurm step runs {chain[0]}, each starts a world of its own. For one world"
-    )
+    message = f"if each of the 4 tasks of this Slurm step runs {chain[0]}, each starts a world of its own."
     for rank, is_warned in (("0", chain[-1] not in ("slurmstepd", "bash")), ("1", False)):
         env = {**first, "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
         done = run_unchecked("/bin/bash", "-c", line, env=env, start_new_session=True)
@@ -96,10 +94,8 @@ def test_a_line_of_each_rank_has_what_was_decided_and_why(run_unchecked, step):
     done = run_unchecked("conda-python-distributed", "--dry-run", env=env)
     world = "rank 3 of 4, local rank 1 of 2, node rank 1, master nid001002:4000, from Slurm step 7.0"
     assert done.stderr.startswith(f"nid001003: {world}; ") and done.stderr.count("\n") == 1
-    others = (
-        r"; CPUs [\d,-]+.*, OMP_NUM_THREADS \d+; Python of the module; caches in \S+/7-nid001003; exported before: "
-    )
-    assert re.search(f"{others}MASTER_PORT\n$", done.stderr)
+    others = r"; CPUs [\d,-]+.*, OMP_NUM_THREADS \d+; Python of the module; caches in \S+/7-nid001003; exported"
+    assert re.search(f"{others} before: MASTER_PORT\n$", done.stderr)
 
 
 # ddp-env
