@@ -23,9 +23,7 @@ def test_a_rank_becomes_the_runtime_itself_and_its_variables_reach_the_command(i
     assert given.items() >= variables.items()
 
 
-def test_a_working_directory_behind_a_link_is_entered_by_its_physical_path_and_one_that_is_gone_is_an_error(
-    installed, tmp_path
-):
+def test_a_working_directory_is_entered_by_its_physical_path_and_one_that_is_gone_is_an_error(installed, tmp_path):
     (tmp_path / "link").symlink_to(installed.work)
     rank = installed.start("pwd", cwd=tmp_path / "link", PWD=str(tmp_path / "link"), **installed.loaded)
     assert rank.communicate()[0].splitlines()[-1] == os.path.realpath(installed.work)

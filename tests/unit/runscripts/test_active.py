@@ -179,7 +179,7 @@ def test_a_link_to_the_images_python_will_do_under_another_name_but_not_to_anoth
         (home / "python3").unlink()
 
 
-def test_an_environment_of_the_hosts_python_is_an_error_in_the_image_at_the_same_path_too(
+def test_an_environment_of_the_hosts_python_is_an_error_in_the_image_at_its_path_too(
     image, make, tmp_path, monkeypatch
 ):
     make_python(tmp_path / "pyenv")

@@ -263,9 +263,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("name", "allowed", "size", "options", "threads"), KEPT)
-def test_a_mask_that_is_not_that_of_all_ranks_stays_and_its_cores_are_divided(
-    request, name, allowed, size, options, threads
-):
+def test_a_mask_that_not_all_ranks_have_stays_and_its_cores_are_divided(request, name, allowed, size, options, threads):
     for placement in placed(request.getfixturevalue(name), allowed, size, **options):
         assert (placement.bind, placement.cpus) == (None, set(allowed))
         assert (placement.threads, placement.warnings) == (threads, [])

@@ -236,9 +236,7 @@ def test_two_processes_on_one_node_are_an_error(shell, tmp_path):
     assert "is shared between nodes, or two processes run on this node" in message
 
 
-def test_a_name_that_another_user_has_made_first_is_not_used_and_tried_again_with_another(
-    image, disk, shell, tmp_path, capsys
-):
+def test_a_name_that_another_user_made_first_is_not_used_and_another_one_is_tried(image, disk, shell, tmp_path, capsys):
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory to another user")
     names = "names = iter('abcde'); secrets.token_hex = lambda _: next(names)"

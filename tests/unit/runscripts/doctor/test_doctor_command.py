@@ -49,9 +49,7 @@ def test_the_first_task_of_a_node_speaks_for_it(doctor, second):
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_it_works_through_the_link_in_the_modules_bin_with_a_python_that_is_not_the_modules(
-    installation, doctor, runscripts
-):
+def test_it_works_through_the_link_in_the_modules_bin_without_the_modules_python(installation, doctor, runscripts):
     env = installation()
     root = Path(env["EBROOTPYTORCH"])
     program(root / "bin" / "python3", "exit 3")  # which may be broken

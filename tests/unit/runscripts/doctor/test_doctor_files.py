@@ -28,9 +28,7 @@ def test_a_home_directory_with_room_is_fine_and_one_that_is_gone_a_warning(tmp_p
 
 
 @pytest.mark.parametrize(("number", "verdict"), [(28, FAIL), (122, FAIL), (30, WARN)])
-def test_a_full_disk_fails_whatever_else_is_wrong_and_a_read_only_home_directory_does_not(
-    tmp_path, monkeypatch, number, verdict
-):
+def test_a_full_disk_fails_whatever_else_is_wrong_and_a_read_only_home_does_not(tmp_path, monkeypatch, number, verdict):
     def fill(_):
         raise OSError(number, os.strerror(number))
 

@@ -52,9 +52,7 @@ GPUS = [
 
 
 @pytest.mark.parametrize(("node", "kind", "facts", "env", "verdict", "finding", "remedy"), GPUS)
-def test_gpus_that_are_not_there_or_not_seen_are_named_with_what_to_do(
-    at, request, node, kind, facts, env, verdict, finding, remedy
-):
+def test_gpus_that_are_absent_or_not_seen_are_named(at, request, node, kind, facts, env, verdict, finding, remedy):
     found = gpu.check_gpu(at(request.getfixturevalue(node), kind, facts, **env))
     assert (found.verdict, found.finding) == (verdict, finding) and remedy in found.remedy
 

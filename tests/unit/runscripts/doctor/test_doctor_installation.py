@@ -138,9 +138,7 @@ IMAGES = [
 
 
 @pytest.mark.parametrize(("options", "verdict", "finding", "remedy"), IMAGES)
-def test_an_image_is_as_it_was_installed_and_starts_or_what_to_do_is_named(
-    installation, options, verdict, finding, remedy
-):
+def test_an_image_is_as_installed_and_starts_or_what_to_do_is_named(installation, options, verdict, finding, remedy):
     found = check_image(installation, **options)
     assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
     assert ("eb --rebuild" in found.remedy) == (remedy == REBUILD)

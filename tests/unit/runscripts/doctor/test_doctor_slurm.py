@@ -25,9 +25,7 @@ ALONE = "SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=1 SLURM_STEP_TASKS_PER_NODE=1"
         ("RANK=1", FAIL, "RANK=1 is exported, but SLURM_PROCID=0", "unset RANK"),
     ],
 )
-def test_a_step_whose_nodes_are_known_is_fine_and_one_that_makes_no_sense_a_failure(
-    step, tmp_path, changes, verdict, message, remedy
-):
+def test_a_step_with_known_nodes_is_fine_and_others_are_a_failure(step, tmp_path, changes, verdict, message, remedy):
     cpus = {"SLURM_CPUS_ON_NODE": str(max(2, len(os.sched_getaffinity(0))))}
     found = slurm.check_slurm(Context({**step, **HERE, **cpus, **variables(changes)}))
     assert found.verdict == verdict and message in found.finding and remedy in found.remedy

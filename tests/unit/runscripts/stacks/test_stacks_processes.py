@@ -119,9 +119,7 @@ def test_the_kernels_refusal_is_named_with_its_setting(py_spy, monkeypatch, tmp_
         ("echo 'Error: no python version' >&2; exit 1", 120, "py-spy: Error: no python version"),
     ],
 )
-def test_a_process_that_does_not_answer_is_given_up_and_another_failure_has_py_spys_words(
-    py_spy, code, seconds, message
-):
+def test_a_process_that_does_not_answer_is_given_up_and_another_fault_has_py_spys_words(py_spy, code, seconds, message):
     py_spy(code)
     with pytest.raises(SpyError, match=message):
         read_stacks(os.getpid(), {}, seconds)
