@@ -8,7 +8,7 @@ import time
 import pytest
 from programs import program
 from pytorch_launch import LaunchError
-from pytorch_run import parse
+from pytorch_run import killed_nodes, parse
 from variables import variables
 
 
@@ -188,6 +188,32 @@ def test_steps_run_until_one_is_complete_or_too_few_nodes_are_left(cluster, line
         assert all(part in step for part in parts.split("...")), step
     assert all(part in said for part in message.split("...")), said
     assert {*cluster.directory.iterdir()} == before, "files are left"
+
+
+# A program's own failure names no node
+
+OF_N2, OF_N1 = "srun: error: n2: tasks 4-7: Killed", "srun: error: n1: tasks 0-3: Terminated"
+
+
+@pytest.mark.parametrize(
+    ("lines", "failed"),
+    [
+        ([OF_N2, OF_N1], ["n2"]),
+        ([OF_N2, "srun: error: n3: tasks 8-11: Killed", OF_N1], ["n2"]),
+        # of a step that Slurm ends, those that ignore SIGTERM are killed
+        (["srun: error: n1: task 0: Exited with exit code 1", OF_N1, OF_N2], []),
+        ([OF_N1, OF_N2], []),
+        # one task of a node, a lack of memory, a signal to the whole step
+        (["srun: error: n2: task 4: Killed", OF_N1, "srun: error: n2: tasks 5-7: Terminated"], []),
+        (["srun: error: n2: tasks 4-7: Out Of Memory", OF_N1], []),
+        (["srun: error: n[1-2]: tasks 0-7: Killed"], []),
+        # Slurm then kills the tasks of the healthy nodes
+        (["srun: error: Node failure on n2", "srun: error: n1: tasks 0-3: Killed"], ["n2"]),
+        ([], []),
+    ],
+)
+def test_sruns_messages_name_the_node_that_failed_first(lines, failed):
+    assert list(killed_nodes(lines)) == failed
 
 
 def test_a_terminal_that_is_gone_does_not_change_the_status(cluster):

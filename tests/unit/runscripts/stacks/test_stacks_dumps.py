@@ -57,7 +57,9 @@ def test_ranks_with_different_sizes_are_named(tmp_path):
 
 def test_a_rank_of_a_smaller_group_is_named_with_what_it_waits_for_elsewhere(tmp_path):
     pair, world = ("5", "tensor"), ("0", "default_pg")
-    config = {"5": {"desc": "tensor", "ranks": "[2, 3]"}, "0": {"desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    # rows of a mesh have one description
+    config = {name: {"desc": "tensor", "ranks": ranks} for name, ranks in (("4", "[0, 1]"), ("5", "[2, 3]"))}
+    config["0"] = {"desc": "default_pg", "ranks": "[0, 1, 2, 3]"}
     dumps = dict.fromkeys((0, 1, 2), {**dump(call(7, state="started")), "pg_config": config})
     elsewhere = call(4, "broadcast", "started", group=pair, time_created_ns=99000)
     dumps[3] = {**dump(call(6), elsewhere), "pg_config": config}
@@ -108,17 +110,6 @@ def test_dumps_of_several_worlds_are_an_error(tmp_path):
         report(tmp_path, dict.fromkeys(range(5), DONE))
     with pytest.raises(StacksError, match=r"ranks 0-4 are not of a world of 2 and 4. Remove older dumps"):
         report(tmp_path, {0: dump(call(7), ranks="[0, 1]")})
-
-
-def test_rows_of_a_mesh_are_groups_of_their_own(tmp_path):
-    config = {name: {"desc": "mesh_tp", "ranks": ranks} for name, ranks in (("1", "[0, 1]"), ("2", "[2, 3]"))}
-    config["0"] = {"desc": "default_pg", "ranks": "[0, 1, 2, 3]"}
-    rows = {rank: {"process_group": (str(1 + rank // 2), "mesh_tp")} for rank in range(4)}
-    dumps = {rank: {**dump(call(7, **rows[rank])), "pg_config": config} for rank in range(4)}
-    dumps[2] = {**dump(call(7, **rows[2]), call(8, state="started", **rows[2])), "pg_config": config}
-    lines = report(tmp_path, dumps)[0].splitlines()
-    assert lines[1].startswith("group mesh_tp (ranks 2-3): collective 8, all_reduce")
-    assert lines[2] == "    waiting: rank 2" and lines[3].startswith("    rank 3 did not start it") and len(lines) == 4
 
 
 def test_older_dumps_are_read(tmp_path):
