@@ -27,11 +27,6 @@ OPENMP_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFIN
 # Variables of earlier releases, each with the page that has its replacement.
 REMOVED = {"PYTORCH_LAUNCH_LOG_DIR": "docs/logs.md", "PYTORCH_LAUNCH_STAGE": "docs/staging.md"}
 
-LOCAL_RANK_HINT = (
-    "each rank sees only its own GPU, so its device is {0}:0 and not {0}:LOCAL_RANK",
-    "use LOCAL_RANK % torch.{0}.device_count(), or conda-python-distributed --virtual-local-rank",
-)
-
 
 class Plan(Value):
     """The decisions for one rank.
@@ -96,9 +91,6 @@ def make_plan(env, node=None, *, virtual=False):
             [] if world.exported else [*python.warnings, *removed_variables(env), *openmp_warnings(env, placement.cpus)]
         )
         warnings += [*isolation_warnings, *([] if python.prefix else shadowing(env)), *once]
-    if world.rank == 1 and 0 < devices.count <= world.local_rank and not virtual:
-        kind = "xpu" if devices.vendor == "intel" else "cuda"
-        warnings.append(Problem(*(text.format(kind) for text in LOCAL_RANK_HINT)))
     return Plan(
         env=env,
         world=world,

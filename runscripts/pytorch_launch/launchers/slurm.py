@@ -215,13 +215,11 @@ def _local_size(env, index):
         fault = f"SLURM_STEP_NUM_TASKS={env['SLURM_STEP_NUM_TASKS']} is not the sum of {TASKS}={env[TASKS]}"
         raise WorldError(fault, STRAY_EXPORT)
     check_inside(env, "SLURM_NODEID", TASKS, len(counts))
-    tasks, local_rank, rank = (env.get(f"SLURM_{name}") for name in ("GTIDS", "LOCALID", "PROCID"))
-    if tasks and counts[index] != tasks.count(",") + 1:
-        fault = f"SLURM_GTIDS={tasks} are not the {counts[index]} tasks of this node in {TASKS}={env[TASKS]}"
-        raise WorldError(fault, SUBMIT)
-    if tasks and tasks.split(",")[number(env, "SLURM_LOCALID") :][:1] != [rank]:
-        fault = f"SLURM_LOCALID={local_rank} is not the number of SLURM_PROCID={rank} in SLURM_GTIDS={tasks}"
-        raise WorldError(fault, SUBMIT)
+    text, local_rank, rank = (env.get(f"SLURM_{name}") for name in ("GTIDS", "LOCALID", "PROCID"))
+    tasks = text.split(",") if text else ()
+    if text and (counts[index] != len(tasks) or tasks[number(env, "SLURM_LOCALID") :][:1] != [rank]):
+        fault = f"SLURM_PROCID={rank} is not number SLURM_LOCALID={local_rank} in SLURM_GTIDS={text}"
+        raise WorldError(f"{fault}, of {TASKS}={env[TASKS]}", SUBMIT)
     return counts[index]
 
 

@@ -47,14 +47,6 @@ def test_ranks_on_other_nodes_than_that_of_rank_0_make_no_claim(env, laptop):
     assert not make_plan({}, at(laptop)).claim
 
 
-def test_rank_1_reports_that_the_number_of_its_only_gpu_is_not_local_rank(env, perlmutter):
-    env.update(SLURM_PROCID="1", SLURM_LOCALID="1")
-    own = {"CUDA_VISIBLE_DEVICES": "1"}
-    for more, virtual, count in ((own, False, 1), (own, True, 0), ({}, False, 0)):
-        made = make_plan({**env, **more}, at(perlmutter), virtual=virtual)
-        assert sum("its device is cuda:0 and not cuda:LOCAL_RANK" in str(each) for each in made.warnings) == count
-
-
 def test_the_mask_of_mpirun_is_found_above_a_rank_also_through_other_programs(runscripts, tmp_path):
     mpirun = tmp_path / "mpirun"
     mpirun.symlink_to("/bin/bash")

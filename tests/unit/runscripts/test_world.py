@@ -168,13 +168,13 @@ FAULTS = [
     (
         "step",
         "SLURM_GTIDS=0,1",
-        "SLURM_LOCALID=1 is not the number of SLURM_PROCID=3 in SLURM_GTIDS=0,1...Submit the job",
+        "SLURM_PROCID=3 is not number SLURM_LOCALID=1 in SLURM_GTIDS=0,1...Submit the job",
     ),
-    ("step", "SLURM_GTIDS=2,3 SLURM_LOCALID=0", "SLURM_LOCALID=0 is not the number of SLURM_PROCID=3"),
+    ("step", "SLURM_GTIDS=2,3 SLURM_LOCALID=0", "SLURM_PROCID=3 is not number SLURM_LOCALID=0 in"),
     ("step", "SLURM_STEP_NODELIST=nid[001002-001004]", "nid[001002-001004] has more nodes than SLURM_STEP_TASKS"),
     ("step", "SLURM_NODEID=0 SLURM_GTIDS=2,3", "SLURM_NODEID=0 of nid001003 does not follow from SLURM_GTIDS=2,3"),
     ("step", "SLURM_STEP_NODELIST=nid[001000-001003]", "nid[001000-001003] has more nodes than SLURM_STEP_TASKS"),
-    ("step", "SLURM_GTIDS=3", "SLURM_GTIDS=3 are not the 2 tasks of this node in SLURM_STEP_TASKS_PER_NODE="),
+    ("step", "SLURM_GTIDS=2,3,4", "in SLURM_GTIDS=2,3,4, of SLURM_STEP_TASKS_PER_NODE=2(x2)"),
     # launchers with fewer ranks than the step has tasks were started outside of it
     ("step torchrun", f"{ALONE} WORLD_SIZE=1", "WORLD_SIZE=1, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"),
     ("step torchrun", f"{ALONE} WORLD_SIZE=3", "WORLD_SIZE=3, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"),
