@@ -139,10 +139,9 @@ class Run:
         # as srun does, tasks have at most as many nodes
         self.wanted = min(options.nodes or available - spare, options.ntasks or available)
         if self.wanted < 1 or self.wanted + spare > available:
-            needed = f"-N{self.wanted} and --spare {spare}" if options.nodes else f"--spare {spare}"
-            total = max(self.wanted, 1) + spare
-            fault = f"{needed} need {total} nodes, and the allocation has {available}"
-            raise LaunchError(fault, f"request more: salloc --no-kill -N{total}")
+            least = max(self.wanted, 1)
+            fault = f"-N{least} and --spare {spare} need {least + spare} nodes, and the allocation has {available}"
+            raise LaunchError(fault, f"request more: salloc --no-kill -N{least + spare}")
         self.tasks = self.choose_tasks()
         states = node_states(self.nodes)
         # those that the site takes out of service are the last to be used

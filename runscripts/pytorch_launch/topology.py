@@ -76,7 +76,8 @@ class Node:
         found = {}
         for cpu in sorted(cpus):
             if cpu not in self._core_of:
-                siblings = self._siblings(cpu)
+                text = read(f"{self.root}{CPUS}/cpu{cpu}/topology/thread_siblings_list")
+                siblings = parse_cpu_list(text or str(cpu))
                 self._core_of.update(dict.fromkeys(siblings, min(siblings)))
             found.setdefault(self._core_of[cpu], []).append(cpu)
         return [found[core] for core in sorted(found)]
@@ -86,9 +87,6 @@ class Node:
             return 1
         self.cores({cpu})
         return list(self._core_of.values()).count(self._core_of[cpu])
-
-    def _siblings(self, cpu):
-        return parse_cpu_list(read(f"{self.root}{CPUS}/cpu{cpu}/topology/thread_siblings_list") or str(cpu))
 
     def on_numa(self, cpus):
         """Those of `cpus` on each NUMA node that has any; all on node 0 if there are no such nodes."""

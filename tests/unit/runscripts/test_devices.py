@@ -130,8 +130,8 @@ CHOICES = [
     # workers of torchrun with virtual local ranks, and two on one GPU
     ("dgx", {**WORKER, CUDA: "5"}, 0, 8, {"index": 0, "own": 5, "known": 8}, ""),
     *(
-        ("dgx", slurm("0", 1, **{CUDA: "0"}, **worker), 1, 2, {}, "2 ranks on this node share 1 GPU,")
-        for worker in (WORKER, {})
+        ("dgx", env, 1, 2, {}, "2 ranks on this node share 1 GPU,")  # CUDA ignores what comes after an invalid entry
+        for env in (slurm("0", 1, **{CUDA: "0"}, **WORKER), slurm("0", 1, **{CUDA: "0"}), {CUDA: "0,x,1"})
     ),
     ("laptop", {CUDA: "0"}, 0, 4, {"vendor": None, "count": 0, "index": None, "own": None, "changes": {}}, ""),
     *(
