@@ -93,15 +93,10 @@ def choose(libraries, image, replace=False):
 def check_versions(library, image, chosen):
     """Raise Refusal if the image's glibc or libstdc++ is too old for a library."""
     for version in sorted(library.versions, key=numbers, reverse=True):
-        family = version.partition('_')[0]
-        provider = PROVIDERS.get(family)
-        has = image['versions'].get(provider, [])
-        if provider and provider not in chosen and version not in has:
-            numbered = [name for name in has if re.fullmatch(family + r'_[\d.]+', name)]
-            newest = '%s in %s' % (max(numbered, key=numbers, default='none'), provider)
-            found = 'glibc ' + image['glibc'] if family == 'GLIBC' else newest
-            raise Refusal('%s needs %s, and the image has %s. Use a newer image, or one with a libfabric and a plugin '
-                          'of its own' % (library.path, version, found))
+        provider = PROVIDERS.get(version.partition('_')[0])
+        if provider and provider not in chosen and version not in image['versions'].get(provider, []):
+            raise Refusal('%s needs %s, which the image lacks (it has glibc %s). Use a newer image, or one with a '
+                          'libfabric and a plugin of its own' % (library.path, version, image['glibc']))
 
 
 def lines_of(mode, files, image):

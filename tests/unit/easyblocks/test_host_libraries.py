@@ -77,13 +77,11 @@ def test_replace_leaves_other_libraries_of_the_image_and_parts_of_glibc_alone(bu
     assert choose(build(name), image=with_library("libcurl.so.4", "/usr/lib/libcurl.so.4"), replace=True) == []
 
 
-@pytest.mark.parametrize(
-    ("version", "found"),
-    [("GLIBC_ABI_DT_RELR", "glibc 2.35"), ("GLIBCXX_3.4.32", r"GLIBCXX_3\.4\.30 in libstdc\+\+\.so\.6")],
-)
-def test_a_library_for_a_newer_glibc_or_libstdcxx_is_refused(build, version, found):
+@pytest.mark.parametrize("version", ["GLIBC_ABI_DT_RELR", "GLIBCXX_3.4.32"])
+def test_a_library_for_a_newer_glibc_or_libstdcxx_is_refused(build, version):
     library = build(f"{version}/libfabric.so.1", version=version)
-    with pytest.raises(host_network.Refusal, match=f"needs {version}, and the image has {found}. Use a newer image"):
+    reason = rf"needs {version}, which the image lacks \(it has glibc 2.35\). Use a newer image"
+    with pytest.raises(host_network.Refusal, match=reason):
         choose(library)
     versions = {provider: [*has, version] for provider, has in IMAGE["versions"].items()}
     assert choose(library, image={**IMAGE, "versions": versions}) == ["libfabric.so.1"]
