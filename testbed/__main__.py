@@ -23,6 +23,8 @@ from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import down, provide_environment, provide_image, provide_optional, stop, up  # noqa: E402
 from testbed.progress import exit_status  # noqa: E402
 
+VERBS = {"up": up, "stop": stop, "down": down, "optional": provide_optional, "image": provide_image}
+
 
 def main(arguments):
     """Run one verb; return the exit status."""
@@ -30,22 +32,12 @@ def main(arguments):
     verb = arguments[0] if len(arguments) == 1 else ""
     if os.environ.get("SIFPYTORCH", "no module") == os.environ.get("APPTAINER_CONTAINER"):
         raise TestbedError("python3 runs in the image of the loaded module. Unload the PyTorch module.")
-    if verb == "up":
-        obstacle = up(layout)
+    if verb in VERBS:
+        obstacle = VERBS[verb](layout)
         if obstacle:
-            print(f"No containers on this machine: {obstacle}", file=sys.stderr)
-    elif verb == "down":
-        down(layout)
+            print(f"testbed: {obstacle}", file=sys.stderr)
     elif verb == "tools":
         provide_environment(layout, "test")
-    elif verb == "optional":
-        obstacle = provide_optional(layout)
-        if obstacle:
-            print(f"Some tests and benchmarks will be skipped: {obstacle}", file=sys.stderr)
-    elif verb == "image":
-        provide_image(layout)
-    elif verb == "stop":
-        stop(layout)
     elif verb == "status":
         line = slurm.status(layout)
         print(f"{layout.root}: {line}")

@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
-from testbed import installation, recipes, shell  # noqa: E402
+from testbed import recipes, shell  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import down, up  # noqa: E402
-from testbed.progress import exit_status, step  # noqa: E402
+from testbed.progress import exit_status  # noqa: E402
 from testbed.recipes import CONTAINER, DATASET, VENV  # noqa: E402
 
 LAUNCH = "srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/mnist_ddp.py"
@@ -34,13 +34,13 @@ def demonstrate(layout):
     obstacle = up(layout)
 
     print("\n2. Install (a few minutes the first time)", flush=True)
-    with_dataset = install_dataset(layout)
-    recipe = install_pytorch(layout, obstacle)
+    installed = install(layout, obstacle)
 
     print("\n3. Load and launch: 4 ranks on 2 nodes", flush=True)
+    recipe = CONTAINER if CONTAINER in installed else VENV
     launch = LAUNCH.format(enter="singularity exec $SIF " if recipe == CONTAINER else "")
     commands = [f"module load {recipes.module(recipe)}", launch]
-    if with_dataset:
+    if DATASET in installed:
         commands = [f"module load {recipes.module(DATASET)}", commands[0], f"{launch} --epochs 1"]
     output = run_shown(layout, *commands)
     accuracy = re.search(r"test accuracy: ([\d.]+) %", output)
@@ -61,46 +61,26 @@ Next steps
   ./demo --clean           stop the cluster, delete {layout.root}""")
 
 
-def install_dataset(layout):
-    """Install MNIST from the source path or the network; return whether it is installed."""
-    print(f"\n$ {recipes.install_command(layout, DATASET)}", flush=True)
-    try:
-        with step("looking for the MNIST files"):
-            installation.install(layout, DATASET)
-    except TestbedError as error:
-        reason = next((line.strip() for line in str(error).splitlines() if "ERROR" in line), "no reason given")
-        print(f"  {reason[:200]} ...\n  No MNIST data: the training below uses generated digits.")
-        return False
-    return True
+def install(layout, obstacle):
+    """Install the data, and PyTorch as a container and as a virtual environment; return the installed recipes.
 
-
-def install_pytorch(layout, obstacle):
-    """Install PyTorch as a container and as a virtual environment; return the recipe to train with.
-
-    One of the two is enough, if containers cannot run or the Python that the venv needs is missing.
+    Generated digits replace the data, and one of the two is enough, as containers may have an `obstacle` and the Python
+    that the virtual environment needs may be missing.
     """
-    if obstacle:
-        print(f"\nNo containers on this machine: {obstacle} Continuing with the virtual environment.")
-        install(layout, VENV)
-        return VENV
-    try:
-        install(layout, CONTAINER)
-    except TestbedError as error:
-        print(f"\nThe container cannot be installed: {error} Continuing with the virtual environment.")
-        install(layout, VENV)
-        return VENV
-    try:
-        install(layout, VENV)
-    except TestbedError as error:
-        print(f"\nThe virtual environment cannot be installed: {error} Continuing with the container.")
-    return CONTAINER
-
-
-def install(layout, recipe):
-    """Install a recipe, or update its installation to this tree."""
-    with layout.locked(recipe), layout.locked("sources"):  # recipes share wheels, as in ./run-tests
-        run_shown(layout, recipes.install_command(layout, recipe))
-        recipes.note_installed(layout, recipe)
+    installed = []
+    for recipe, reason in ((DATASET, None), (CONTAINER, obstacle), (VENV, None)):
+        try:
+            if reason:
+                raise TestbedError(reason)
+            with layout.locked(recipe), layout.locked("sources"):  # recipes share wheels, as in ./run-tests
+                run_shown(layout, recipes.install_command(layout, recipe))
+                recipes.note_installed(layout, recipe)
+            installed.append(recipe)
+        except TestbedError as error:
+            print(f"\n{recipe} is not installed: {error}", flush=True)
+    if not {CONTAINER, VENV} & set(installed):
+        raise TestbedError("Neither the container nor the virtual environment is installed. See the output above.")
+    return installed
 
 
 def run_shown(layout, *commands):
@@ -140,23 +120,22 @@ def open_shell(layout):
 def main(arguments):
     """Run one option; return the exit status."""
     layout = Layout.from_environment(os.environ)
-    option = arguments[0] if arguments else ""
-    if len(arguments) > 1 or option not in ("", "--env", "--shell", "--clean", "--help"):
-        print(__doc__, file=sys.stderr)
-        return 2
-    if option == "":
+    if arguments == []:
         demonstrate(layout)
-    elif option == "--help":
+    elif arguments == ["--help"]:
         print(__doc__)
-    elif option == "--clean":
+    elif arguments == ["--clean"]:
         down(layout)
-    else:
+    elif arguments in (["--env"], ["--shell"]):
         obstacle = up(layout)
         if obstacle:
-            print(f"No containers on this machine: {obstacle}", file=sys.stderr)
-        if option == "--shell":
+            print(f"demo: {obstacle}", file=sys.stderr)
+        if arguments == ["--shell"]:
             open_shell(layout)
         print(shell.environment_code(layout))
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
     return 0
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 #: The testbed's directory. Testbeds in different directories run side by side.
 ROOT_VARIABLE = "PYTORCH_TESTBED"
+#: The name of a Unix-domain socket has at most 107 bytes (unix(7)).
+LONGEST_ROOT = 107 - len("/cluster/run/munge.sock")
 NODES = tuple(f"nid{number:06d}" for number in range(1001, 1005))
 
 
@@ -64,6 +66,11 @@ class Layout:
                     f"'{path}' has a space, colon, comma or quote, which binds and Slurm's configuration "
                     f"cannot express. {remedy}."
                 )
+        if len(os.fsencode(self.root)) > LONGEST_ROOT:
+            raise TestbedError(
+                f"{self.root} has more than {LONGEST_ROOT} bytes, too many for the names of sockets. "
+                f"Set {ROOT_VARIABLE} to a shorter path."
+            )
         # in this order: another process, which makes the marker first, may claim the directory at the same time
         if self.root.is_dir() and any(self.root.iterdir()) and not self.marker.exists():
             raise TestbedError(

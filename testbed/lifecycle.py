@@ -1,25 +1,16 @@
 """Brings a testbed up and takes it down."""
 
-from testbed import installation, packages
+from testbed import packages, recipes
 from testbed.cluster import slurm
 from testbed.environments import apptainer, python
 from testbed.layout import TestbedError
 from testbed.progress import step
-from testbed.recipes import CONTAINER
 
 
 def up(layout):
-    """Install what is missing and start the cluster, unless it is up.
+    """Install what is missing and start the cluster, unless it is up; return why containers cannot run here, or None.
 
-    Returns
-    -------
-    str or None
-        Why containers cannot run on this machine; the venv modules work without them.
-
-    Raises
-    ------
-    TestbedError
-        If the cluster cannot be installed or started; with what to do.
+    The venv modules work without containers. Raises TestbedError if the cluster cannot be installed or started.
     """
     layout.claim()
     with layout.locked("cluster"):
@@ -47,23 +38,17 @@ def provide_environment(layout, name):
 
 
 def provide_optional(layout):
-    """Install what some tests and benchmarks need: other launchers, a registry, a counter of instructions.
-
-    Returns
-    -------
-    str or None
-        Why some of it is missing; the tests and benchmarks that need it are skipped.
-    """
+    """Install what some tests and benchmarks need, and are skipped without; return why that failed, or None."""
     layout.claim()
     with layout.locked("cluster"):
-        return packages.install_optional(layout)
+        return packages.install_optional(layout, packages.OPTIONAL_PACKAGES)
 
 
 def provide_image(layout):
     """Install the container module, if `up` has found that containers can run here."""
     layout.require_claim()
     if (layout.bin / "singularity").exists():
-        installation.install(layout, CONTAINER)
+        recipes.install(layout, recipes.CONTAINER)
 
 
 def stop(layout):

@@ -9,17 +9,20 @@ import subprocess
 from pathlib import Path
 
 from testbed.layout import TestbedError
-from testbed.packages import find_command, find_lmod
+from testbed.packages import find_lmod
+from testbed.progress import run
 
-#: The Debian package of each module system.
-PACKAGES = {"Lmod": "lmod", "Environment Modules": "environment-modules"}
-#: Versions besides the machine's: the suite of Debian that has each. They only need what those of bookworm need.
-OTHER_VERSIONS = {
-    "Lmod 8.7.60": "trixie",
-    "Environment Modules 4.6.1": "bullseye",
-    "Environment Modules 5.5.0": "trixie",
+#: The Debian package of each module system, and its suite; None: the machine's. They only need what bookworm's need.
+SYSTEMS = {
+    "Lmod": ("lmod", None),
+    "Lmod 8.7.60": ("lmod", "trixie"),
+    "Environment Modules": ("environment-modules", None),
+    "Environment Modules 4.6.1": ("environment-modules", "bullseye"),
+    "Environment Modules 5.5.0": ("environment-modules", "trixie"),
 }
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+DEBIAN_ONLY = "Packages can be unpacked on Debian and Ubuntu only."
 
 MODULEFILES = Path(__file__).resolve().parents[1] / "modulefiles"
 
@@ -75,26 +78,20 @@ class ModuleSystem:
 
 
 def find(layout, name):
-    """Return a module system by its name, such as "Lmod" or "Environment Modules 5.5.0".
+    """Return a module system by its name in `SYSTEMS`. Raises TestbedError if it cannot run on this machine.
 
-    Without a version: the testbed's Lmod, or the machine's Environment Modules, else Debian's, unpacked. With one:
-    that of `OTHER_VERSIONS`, unpacked.
-
-    Raises
-    ------
-    TestbedError
-        Why it cannot run on this machine.
+    Without a version: the testbed's Lmod, or the machine's Environment Modules, else Debian's, unpacked.
     """
-    system = next(system for system in PACKAGES if name.startswith(system))
-    suite = OTHER_VERSIONS[name] if name != system else None
+    package, suite = SYSTEMS[name]
+    system, _, version = name.rpartition(" ") if suite else (name, "", "")
     if name == "Lmod":
         return ModuleSystem(system, f". {shlex.quote(str(find_lmod()))}")
-    if system == "Lmod":
-        command = [next(unpack(layout, PACKAGES[system], suite).glob("usr/share/lmod/[0-9]*/libexec/lmod"))]
+    if package == "lmod":
+        command = [next(unpack(layout, package, suite).glob("usr/share/lmod/[0-9]*/libexec/lmod"))]
     else:
         command = ["tclsh", modulecmd(layout, suite)]
     code = f'module() {{ eval "$({shlex.join(map(str, command))} bash "$@")"; }}'
-    return ModuleSystem(system, code, name[len(system) + 1 :])
+    return ModuleSystem(system, code, version)
 
 
 def modulecmd(layout, suite=None):
@@ -118,41 +115,28 @@ def unpack(layout, package, suite=None):
 def download(directory, suite, *packages):
     """Download packages of a suite of Debian, by default the machine's, to a new directory; return their files."""
     shutil.rmtree(directory, ignore_errors=True)  # what a killed process has left
-    if not (find_command("apt-get") and find_command("dpkg")):
-        raise TestbedError(f"{packages[0]} can be unpacked on Debian and Ubuntu only.")
-    directory.mkdir()
-    try:
-        options = read_suite(directory, suite) if suite else []
-        run_apt(["apt-get", *options, "download", *packages], directory)
-    except TestbedError:
-        shutil.rmtree(directory)
-        raise
+    for part in ("lists/partial", "cache/archives/partial"):
+        (directory / part).mkdir(parents=True)
+    apt = ["apt-get"]
+    if suite:
+        (directory / "sources.list").write_text(source_line(suite) + "\n")
+        settings = {
+            "Dir::Etc::SourceList": directory / "sources.list",
+            "Dir::Etc::SourceParts": "-",
+            "Dir::State::Lists": directory / "lists",
+            "Dir::Cache": directory / "cache",
+            "APT::Sandbox::User": getpass.getuser(),
+        }
+        apt += [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+        run([*apt, "update"])
+    run([*apt, "download", *packages], cwd=directory, advice=DEBIAN_ONLY)
     return sorted(directory.glob("*.deb"))
 
 
-def read_suite(directory, suite):
-    """Read the index of another suite of Debian, from the machine's mirror; return the options of apt-get for it."""
-    mirrors = run_apt(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian", "Created-By: Packages"])
-    if not mirrors.split():
+def source_line(suite):
+    """Return the line of apt's sources for a suite of Debian, from the machine's mirror."""
+    show = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian", "Created-By: Packages"]
+    mirror = re.search(r"^\S+:/\S+$", run(show, advice=DEBIAN_ONLY), re.MULTILINE)
+    if not mirror:
         raise TestbedError(f"apt has no mirror of Debian to download packages of {suite} from.")
-    (directory / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirrors.split()[0]} {suite} main\n")
-    for part in ("lists/partial", "cache/archives/partial"):
-        (directory / part).mkdir(parents=True)
-    settings = {
-        "Dir::Etc::SourceList": directory / "sources.list",
-        "Dir::Etc::SourceParts": "-",
-        "Dir::State::Lists": directory / "lists",
-        "Dir::Cache": directory / "cache",
-        "APT::Sandbox::User": getpass.getuser(),
-    }
-    options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
-    run_apt(["apt-get", *options, "update"])
-    return options
-
-
-def run_apt(command, directory=None):
-    """Run apt-get; return its output. Raises TestbedError with its errors if it fails."""
-    answer = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise TestbedError(f"apt-get failed: {answer.stderr.strip()}")
-    return answer.stdout
+    return f"deb [signed-by={KEYRING}] {mirror[0]} {suite} main"

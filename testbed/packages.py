@@ -1,11 +1,10 @@
 """Finds the distribution's packages that the testbed needs, and installs missing ones."""
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 from testbed.layout import TestbedError
@@ -21,69 +20,55 @@ SYSTEM_PATH = os.pathsep.join(
     ]
 )
 
-#: Commands and their Debian packages. The cluster needs them.
+#: Debian packages and a command, or a file, of each. The cluster needs them.
 CLUSTER_PACKAGES = {
+    "munge": "munged",
+    "slurm-client": "srun",
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
-    "srun": "slurm-client",
-    "munged": "munge",
-    "unshare": "util-linux",
+    "util-linux": "unshare",
 }
 #: Containers need them; venv modules do not.
 CONTAINER_PACKAGES = {
-    "mksquashfs": "squashfs-tools",
-    "squashfuse": "squashfuse",
-    "newuidmap": "uidmap",
     "fuse2fs": "fuse2fs",
     "mmdebstrap": "mmdebstrap",
     "patchelf": "patchelf",
+    "squashfs-tools": "mksquashfs",
+    "squashfuse": "squashfuse",
+    "uidmap": "newuidmap",
 }
 #: Apptainer prints "INFO: gocryptfs not found, ..." when an ordinary user runs it without them. Installed only together
 #: with other packages.
 SILENCING_PACKAGES = {"gocryptfs": "gocryptfs"}
-#: Some tests and benchmarks need them and are skipped without. A Debian package: the names of its command, its own name
-#: first, and what the command prints with `--version`, as `mpirun` may belong to either MPI.
+#: Some tests and benchmarks need them and are skipped without.
 OPTIONAL_PACKAGES = {
-    "openmpi-bin": (("mpirun.openmpi", "mpirun"), "open-mpi.org"),
-    "mpich": (("mpiexec.hydra", "mpiexec"), "HYDRA"),
-    "valgrind": (("valgrind",), "valgrind"),
-    "podman": (("podman",), "podman version"),
-    "runc": (("runc",), "runc version"),
-    "g++": (("g++",), "Free Software Foundation"),
-    "make": (("make",), "GNU Make"),
-    "strace": (("strace",), "strace -- version"),
+    "openmpi-bin": "mpirun.openmpi",
+    "libopenmpi-dev": "/usr/lib/*/openmpi/include/mpi.h",
+    "mpich": "mpiexec.hydra",
+    "valgrind": "valgrind",
+    "podman": "podman",
+    "runc": "runc",
+    "g++": "g++",
+    "make": "make",
+    "strace": "strace",
 }
 #: The thorough test of the documentation site needs it.
 BROWSER_PACKAGES = {"chromium": "chromium"}
-#: Optional packages without a command: one of their files, relative to the root directory.
-OPTIONAL_FILES = {
-    "libopenmpi-dev": "usr/lib/*/openmpi/include/mpi.h",
-}
-ROOT = Path("/")
 POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_MARK = "# while the PyTorch testbed installs packages"
-#: How long the lists of packages stay current after apt has updated them.
-UPDATE_SECONDS = 3600
 LMOD_INIT_FILES = ("/usr/share/lmod/lmod/init/profile", "/opt/apps/lmod/lmod/init/profile")
 
 
 def find_command(name):
-    """Return the path of a command or daemon, or None."""
+    """Return the path of a command or daemon, or of the first file of an absolute pattern, or None."""
+    if name.startswith("/"):
+        return next(map(str, Path("/").glob(name[1:])), None)
     return shutil.which(name, path=SYSTEM_PATH)
 
 
 def find_optional(package):
     """Return the path of the command or file of an optional package, however it was installed, or None."""
-    if package in OPTIONAL_FILES:
-        return next(map(str, ROOT.glob(OPTIONAL_FILES[package])), None)
-    names, mark = OPTIONAL_PACKAGES[package]
-    for path in filter(None, map(find_command, names)):
-        answer = subprocess.run(
-            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        if mark in answer.stdout:
-            return path
-    return None
+    return find_command(OPTIONAL_PACKAGES[package])
 
 
 def find_lmod():
@@ -95,8 +80,8 @@ def find_lmod():
 
 
 def missing_packages(wanted):
-    """Return the packages of `wanted` (command -> package) whose command is missing."""
-    return sorted({package for command, package in wanted.items() if not find_command(command)})
+    """Return the packages of `wanted` (package -> command) whose command is missing."""
+    return [package for package, command in wanted.items() if not find_command(command)]
 
 
 def privilege():
@@ -116,7 +101,7 @@ def privilege():
 
 def install_venv(layout):
     """Install Python's venv module if it is missing; Debian packages it separately."""
-    if not venv_works():
+    if not importlib.util.find_spec("ensurepip"):
         install(layout, ["python3-venv"])
 
 
@@ -128,52 +113,31 @@ def install_cluster(layout):
         install(layout, wanted + optional + missing_packages(SILENCING_PACKAGES))
 
 
-def install_optional(layout):
-    """Install what is missing of the optional packages; return why that failed, or None."""
-    return try_install(layout, [name for name in (*OPTIONAL_PACKAGES, *OPTIONAL_FILES) if not find_optional(name)])
-
-
-def install_browser(layout):
-    """Install the browser if it is missing; return why that failed, or None."""
-    return try_install(layout, missing_packages(BROWSER_PACKAGES))
-
-
-def try_install(layout, wanted):
-    """Install `wanted`, if there are any; return why that failed, or None."""
+def install_optional(layout, wanted):
+    """Install what is missing of `wanted` (package -> command); return why that failed, or None."""
+    missing = missing_packages(wanted)
     try:
-        if wanted:
-            install(layout, wanted)
+        if missing:
+            install(layout, missing)
     except TestbedError as error:
         return str(error)
     return None
 
 
 def install(layout, packages):
-    """Install packages, or raise TestbedError with the command for an administrator."""
+    """Install packages without starting their services, or raise TestbedError with the command for an administrator."""
     prefix = privilege()
     if prefix is None:
         raise TestbedError(
             "Packages are missing, and only an administrator can install them: "
             f"`apt-get install {' '.join(packages)}` or the equivalent. Then try again."
         )
-    apt_install(layout, prefix, packages)
-
-
-def apt_install(layout, prefix, packages):
-    """Install `packages` without starting their services."""
     quiet = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y"]
     log = layout.root / "log" / "apt.log"
-    updated = log.with_name("apt-updated")  # its time is that of the last update that succeeded
-    advice = "Install them manually and try again."
     with layout.locked("packages"), step(f"installing {', '.join(packages)}"), services_kept_off(prefix):
-        if not (updated.exists() and time.time() - updated.stat().st_mtime < UPDATE_SECONDS):
-            run([*quiet, "update"], log=log, advice="Check that the package archive is reachable.")
-            updated.touch()
-        try:
-            run([*quiet, "install", "--no-install-recommends", *packages], log=log, advice=advice)
-        except TestbedError:
-            updated.unlink()  # the lists may be why
-            raise
+        run([*quiet, "update"], log=log, advice="Check that the package archive is reachable.")
+        command = [*quiet, "install", "--no-install-recommends", *packages]
+        run(command, log=log, advice="Install them manually and try again.")
 
 
 @contextlib.contextmanager
@@ -188,9 +152,3 @@ def services_kept_off(prefix):
     finally:
         if ours:
             run([*prefix, "rm", "-f", POLICY])
-
-
-def venv_works():
-    """Return whether this Python can create virtual environments."""
-    probe = [sys.executable, "-c", "import ensurepip, venv"]
-    return subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode == 0

@@ -1,24 +1,18 @@
-"""Reports progress on a terminal and in a log, and runs commands."""
+"""Reports progress and runs commands."""
 
 import contextlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 from testbed.layout import TestbedError
 
 
-def end_like_interrupt():
-    """Handle a lost terminal and `kill` like Ctrl-C, so that the program cleans up."""
-    for sign in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sign, signal.default_int_handler)
-
-
 def exit_status(main, *, program, again):
     """Call a program's `main`; return its exit status. An error or an interruption is one line, with `again`."""
-    end_like_interrupt()
+    for sign in (signal.SIGTERM, signal.SIGHUP):  # a lost terminal and `kill` are like Ctrl-C: the program cleans up
+        signal.signal(sign, signal.default_int_handler)
     try:
         return main()
     except TestbedError as error:
@@ -31,33 +25,17 @@ def exit_status(main, *, program, again):
 
 @contextlib.contextmanager
 def step(title):
-    """Print a step's title, its seconds while it runs (on a terminal), and the time that it took.
+    """Print a step's title when it begins, and at its end the time that it took.
 
     Prints to standard error, as a shell evaluates the standard output of ``demo --env``.
     """
-    out, start, finished = sys.stderr, time.monotonic(), threading.Event()
-
-    def count():
-        while not finished.wait(1):
-            out.write(f"\r  {title} ... {time.monotonic() - start:.0f} s ")
-            out.flush()
-
-    out.write(f"  {title} ...")
-    out.flush()
-    counter = threading.Thread(target=count, daemon=True)
-    if out.isatty():
-        counter.start()
-    verdict = "failed"
+    start, verdict = time.monotonic(), "failed"
+    print(f"  {title} ...", end="", file=sys.stderr, flush=True)
     try:
         yield
         verdict = "done"
     finally:
-        finished.set()
-        if counter.is_alive():
-            counter.join()
-        lead = f"\r  {title} ..." if out.isatty() else ""
-        out.write(f"{lead} {verdict} ({time.monotonic() - start:.0f} s)\n")
-        out.flush()
+        print(f" {verdict} ({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
 
 
 def run(command, *, log=None, advice="", **options):

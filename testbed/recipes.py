@@ -3,6 +3,9 @@
 import hashlib
 from pathlib import Path
 
+from testbed import shell
+from testbed.progress import run
+
 EASYCONFIGS = Path(__file__).resolve().parents[1] / "easyconfigs" / "p" / "PyTorch"
 #: The newest PyTorch that has recipes for CPUs.
 VERSION = max(
@@ -53,6 +56,27 @@ def install_command(layout, recipe, settings=""):
 def note_installed(layout, recipe, settings=""):
     """Record that the recipe is installed from the tree as it is now, with these shell settings."""
     _stamp(layout, recipe).write_text(_digest(layout.repository, settings))
+
+
+def install(layout, recipe, settings=""):
+    """Install a recipe after shell `settings`, or update it to this tree; wait for another process that does.
+
+    ./demo shows what EasyBuild prints; this function does not. Raises TestbedError, with EasyBuild's last lines.
+    """
+    with layout.locked(recipe):
+        if is_current(layout, recipe, settings):
+            return
+        command = install_command(layout, recipe, settings)
+        with layout.locked("sources"):  # recipes share wheels
+            _run_eb(layout, recipe, f"{settings}\n{command} --fetch")
+        _run_eb(layout, recipe, f"{settings}\n{command}")
+        note_installed(layout, recipe, settings)
+
+
+def _run_eb(layout, recipe, script):
+    lines = [shell.environment_code(layout), "set -e", script]
+    log = layout.root / "log" / f"{recipe}.log"
+    run(["bash", "-c", "\n".join(lines)], log=log, cwd=layout.root, timeout=3600)
 
 
 def _stamp(layout, recipe):

@@ -19,6 +19,7 @@ def environment_code(layout):
     exports = {
         "PYTORCH_TESTBED": layout.root,
         "SLURM_CONF": layout.slurm_conf,
+        "EB_PYTHON": layout.eb_venv / "bin" / "python",  # stays off the PATH
         "EASYBUILD_PREFIX": layout.easybuild,
         "EASYBUILD_SOURCEPATH": os.pathsep.join(source_path(layout)),
         # each by itself: a site's configuration file would take precedence over the prefix

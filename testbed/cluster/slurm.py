@@ -2,13 +2,11 @@
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -21,11 +19,8 @@ DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd")
 PORTS = range(30000, 32768)
 #: Limits for what takes seconds, but longer on a busy machine.
 START_SECONDS, RESUME_SECONDS, QUERY_SECONDS = 180, 60, 180
-#: The name of an abstract socket (unix(7)), which a cluster that starts on these ports has until its process ends.
-CLAIM = "\0pytorch-testbed/{}"
-claims = []
-#: The name of a Unix-domain socket has at most 107 bytes (unix(7)); the longest one here is that of a batch step.
-LONGEST_CLUSTER = 107 - len("/spool/nid001001/nid001001_100000.4294967291")
+#: Sockets on the ports of clusters that this process started: they do not listen, and keep other processes away.
+reserved = []
 
 
 def start(layout):
@@ -56,17 +51,18 @@ def resumed(layout):
 def stop(layout):
     """Stop all daemons and jobs of the cluster, and delete its files."""
     if running(layout, daemons=("slurmctld",)):
-        query(layout, ["scancel", "--quiet", *live_jobs(layout)])
+        jobs = query(layout, ["squeue", "--noheader", "--format", "%A"]).split()
+        query(layout, ["scancel", "--quiet", *jobs])
     for sign, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 60)):
         for pid in running(layout):
-            signal_process(pid, sign)
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, sign)
         deadline = time.monotonic() + seconds
         while running(layout) and time.monotonic() < deadline:
             time.sleep(0.05)
     survivors = running(layout)
     if survivors:
         raise TestbedError(f"Processes {survivors} of {layout.cluster} are still running. Kill them.")
-    remove_short_name(layout)
     shutil.rmtree(layout.cluster, ignore_errors=True)
 
 
@@ -100,14 +96,17 @@ def query(layout, command):
     return answer.stdout
 
 
-def live_jobs(layout):
-    """Return the ids of jobs that are pending or running."""
-    return query(layout, ["squeue", "--noheader", "--format", "%A"]).split()
-
-
 def write_configuration(layout):
     """Write slurm.conf and the nodes' hosts file; create the directories that they name."""
-    for name in ("etc", "log", "run", "state", "spool", "disk", "small-disk", *(f"disks/{node}" for node in NODES)):
+    for name in (
+        "etc",
+        "log",
+        "run",
+        "state",
+        "disk",
+        "small-disk",
+        *(f"{part}/{node}" for part in ("disks", "spool") for node in NODES),
+    ):
         (layout.cluster / name).mkdir(parents=True, exist_ok=True)
     first = free_ports(layout.identity, 1 + len(NODES))
     node_ports = (first + 1, first + len(NODES))
@@ -118,7 +117,6 @@ def write_configuration(layout):
             hostname=hostname,
             user=os.geteuid(),
             cluster=layout.cluster,
-            sockets=short_name(layout),
             nodes=f"nid[{NODES[0][3:]}-{NODES[-1][3:]}]",
             slurmctld_port=first,
             slurmd_ports=f"[{node_ports[0]}-{node_ports[1]}]",
@@ -136,65 +134,24 @@ def write_configuration(layout):
     )
 
 
-def short_name(layout):
-    """Return the cluster's directory, or a link to it if its path is too long for the names of sockets."""
-    if len(os.fsencode(layout.cluster)) <= LONGEST_CLUSTER:
-        return layout.cluster
-    link = Path(tempfile.mkdtemp(prefix="testbed-")) / "cluster"
-    link.symlink_to(layout.cluster)
-    (layout.cluster / "etc" / "short-name").write_text(str(link))
-    return link
-
-
-def remove_short_name(layout):
-    """Remove the link that `short_name` created, if any."""
-    note = layout.cluster / "etc" / "short-name"
-    if note.exists():
-        link = Path(note.read_text())
-        with contextlib.suppress(OSError):  # /tmp was cleaned
-            link.unlink()
-            link.parent.rmdir()
-
-
 def free_ports(seed, count):
-    """Return the first of `count` consecutive free ports; `seed` selects where the search starts.
-
-    Another cluster that starts at the same time, and does not listen yet, uses other ports.
-    """
+    """Return the first of `count` consecutive free ports, and reserve them; `seed` selects where the search starts."""
     starts = range(PORTS.start, PORTS.stop - count, count)
     for turn in range(len(starts)):
         first = starts[(seed + turn) % len(starts)]
-        if all(port_is_free(port) for port in range(first, first + count)) and claim(first):
+        with contextlib.ExitStack() as sockets, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                each = sockets.enter_context(socket.socket())
+                each.bind(("", port))
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # for Slurm beside it, socket(7)
+            reserved.append(sockets.pop_all())
             return first
     raise TestbedError(f"There are no {count} consecutive free ports between {PORTS.start} and {PORTS.stop}.")
-
-
-def claim(first):
-    """Claim ports until this process ends; return whether no other process has claimed them."""
-    claims.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-    try:
-        claims[-1].bind(CLAIM.format(first))
-    except OSError:
-        claims.pop().close()
-        return False
-    return True
-
-
-def port_is_free(port):
-    """Return whether a server could listen on this port now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 def start_munge(layout):
     """Start a munge daemon with its own key and socket."""
     key, runtime, logs = layout.cluster / "etc" / "munge.key", layout.cluster / "run", layout.logs
-    socket_name = re.search(r"^AuthInfo=socket=(.*)$", layout.slurm_conf.read_text(), re.MULTILINE)[1]
     key.touch(mode=0o600, exist_ok=False)
     key.write_bytes(os.urandom(128))
     # --force: munge rejects group-writable parent directories; this socket serves one temporary cluster
@@ -203,7 +160,7 @@ def start_munge(layout):
             find_command("munged"),
             "--force",
             f"--key-file={key}",
-            f"--socket={socket_name}",
+            f"--socket={runtime}/munge.sock",
             f"--pid-file={runtime}/munged.pid",
             f"--log-file={logs}/munged.log",
             f"--seed-file={runtime}/munge.seed",
@@ -212,28 +169,14 @@ def start_munge(layout):
 
 
 def start_node(layout, name):
-    """Start one slurmd with the node's name, in its own namespaces where that is permitted."""
-    slurmd, conf = find_command("slurmd"), layout.slurm_conf
+    """Start one slurmd with the node's name, in its own namespaces."""
     namespaces = ["unshare", "--mount", "--uts"]
     if os.geteuid() != 0:
         namespaces += ["--user", "--map-root-user"]
-    probe = subprocess.run([*namespaces, "true"], stderr=subprocess.DEVNULL, check=False)
-    if probe.returncode == 0:
-        command = [
-            *namespaces,
-            "--",
-            Path(__file__).with_name("node"),
-            name,
-            layout.cluster / "etc" / "hosts",
-            slurmd,
-            conf,
-            os.geteuid(),
-            os.getegid(),
-            sys.executable,
-        ]
-    else:
-        command = [slurmd, "-D", "-f", conf, "-N", name]
-        require_resolvable(name)
+    run([*namespaces, "true"], advice="A node needs these namespaces, which this machine denies; ask an administrator.")
+    node, hosts = Path(__file__).with_name("node"), layout.cluster / "etc" / "hosts"
+    command = [*namespaces, "--", node, name, hosts, find_command("slurmd"), layout.slurm_conf]
+    command += [os.geteuid(), os.getegid(), sys.executable]
     environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
     with (layout.logs / f"{name}.out").open("wb") as output:
         subprocess.Popen(
@@ -245,17 +188,6 @@ def start_node(layout, name):
             cwd="/",
             start_new_session=True,
         )
-
-
-def require_resolvable(name):
-    """Raise TestbedError unless the machine resolves the node's name."""
-    try:
-        socket.gethostbyname(name)
-    except OSError as error:
-        raise TestbedError(
-            f"This machine denies namespaces to ordinary users and cannot resolve the node {name}. "
-            f"Ask an administrator to add '127.0.0.1 {' '.join(NODES)}' to /etc/hosts."
-        ) from error
 
 
 def wait_until_ready(layout):
@@ -271,9 +203,7 @@ def running(layout, daemons=DAEMONS):
     """Return the process ids of these daemons of the cluster; by default of all, and of its jobs' processes."""
     own = os.fsencode(layout.cluster)
     pids = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
             arguments = (entry / "cmdline").read_bytes().split(b"\0")
             environment = (entry / "environ").read_bytes().split(b"\0")
@@ -291,11 +221,3 @@ def running(layout, daemons=DAEMONS):
         if is_daemon or is_task:
             pids.append(int(entry.name))
     return pids
-
-
-def signal_process(pid, sign):
-    """Send a signal to a process, unless it has ended."""
-    try:
-        os.kill(pid, sign)
-    except ProcessLookupError:
-        return

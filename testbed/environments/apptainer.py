@@ -11,7 +11,7 @@ from pytorch_doctor.context import FUSE, NAMESPACES  # noqa: E402
 
 from testbed.layout import TestbedError
 from testbed.module_systems import download
-from testbed.packages import CONTAINER_PACKAGES, SYSTEM_PATH, apt_install, find_command, missing_packages, privilege
+from testbed.packages import CONTAINER_PACKAGES, SYSTEM_PATH, find_command, install, missing_packages, privilege
 from testbed.progress import run, step
 
 #: Debian has no Apptainer package before release 13; that of unstable needs this libc.
@@ -19,19 +19,8 @@ UNPACKED_PACKAGES = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
 
 
 def provide(layout):
-    """Put ``apptainer`` and ``singularity`` on the testbed's PATH.
-
-    Raises
-    ------
-    TestbedError
-        Why containers cannot run on this machine; the venv modules work without them.
-    """
-    command = find_runtime(layout)
-    if not command:
-        obstacle = find_obstacle()
-        if obstacle:
-            raise TestbedError(obstacle)
-        command = install_runtime(layout)
+    """Put ``apptainer`` and ``singularity`` on the testbed's PATH. Raises TestbedError if they cannot run."""
+    command = find_runtime(layout) or install_runtime(layout)
     for name in ("apptainer", "singularity"):
         layout.link_command(name, command)
     if os.geteuid() == 0:
@@ -44,21 +33,6 @@ def find_runtime(layout):
     return shutil.which("apptainer", path=path) or shutil.which("singularity", path=path)
 
 
-def find_obstacle():
-    """Return why this user cannot run containers with an unpacked Apptainer, or None."""
-    missing = missing_packages({"mksquashfs": "squashfs-tools", "squashfuse": "squashfuse"})
-    if missing:
-        return f"Containers need the packages {', '.join(missing)}. Ask an administrator for them."
-    if os.geteuid() == 0:
-        return None
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return FUSE
-    probe = subprocess.run(["unshare", "--user", "true"], stderr=subprocess.DEVNULL, check=False)
-    if probe.returncode:
-        return NAMESPACES
-    return None
-
-
 def install_runtime(layout):
     """Install Apptainer from the configured archive, or unpack it from a newer release; return its path."""
     unpacked = layout.apptainer / "usr" / "bin" / "apptainer"
@@ -66,14 +40,11 @@ def install_runtime(layout):
         return unpacked
     if not find_command("apt-get"):
         raise TestbedError("apptainer and singularity not found on PATH, nor apt-get. Install Apptainer.")
-    prefix = privilege()
     candidate = run(["apt-cache", "policy", "apptainer"])
-    if prefix is not None and "Candidate:" in candidate and "(none)" not in candidate:
-        apt_install(layout, prefix, ["apptainer"])
+    if privilege() is not None and "Candidate:" in candidate and "(none)" not in candidate:
+        install(layout, ["apptainer"])
         return find_command("apptainer")
-    missing = missing_packages(CONTAINER_PACKAGES)
-    if missing:
-        raise TestbedError(f"Unpacking Apptainer needs {', '.join(missing)}. Ask an administrator for them.")
+    require_unpacking()
     with step("unpacking Apptainer from Debian's unstable release"):
         try:
             packages = download(layout.root / "apt", "sid", *UNPACKED_PACKAGES)
@@ -84,6 +55,17 @@ def install_runtime(layout):
             ) from error
         unpack_runtime(layout, packages)
     return unpacked
+
+
+def require_unpacking():
+    """Raise TestbedError if this user cannot unpack Apptainer, or run containers with it."""
+    missing = missing_packages(CONTAINER_PACKAGES)
+    if missing:
+        raise TestbedError(f"Containers need the packages {', '.join(missing)}. Ask an administrator for them.")
+    if os.geteuid() != 0 and not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise TestbedError(FUSE)
+    if os.geteuid() != 0 and subprocess.run(["unshare", "--user", "true"], capture_output=True, check=False).returncode:
+        raise TestbedError(NAMESPACES)
 
 
 def unpack_runtime(layout, packages):
@@ -108,21 +90,12 @@ def unpack_runtime(layout, packages):
     final = layout.apptainer / "libc"
     for binary in [usr / "bin" / "apptainer", *(usr / "lib").glob("*/apptainer/bin/starter")]:
         run(["patchelf", "--force-rpath", "--set-rpath", final, "--set-interpreter", final / loader.name, binary])
-    if lacks_capability():
-        configuration = usr / "etc" / "apptainer" / "apptainer.conf"
-        text = configuration.read_text()
-        configuration.write_text(text.replace("root default capabilities = full", "root default capabilities = no"))
+    configuration = usr / "etc" / "apptainer" / "apptainer.conf"
+    text = configuration.read_text()
+    # root lacks a capability of the kernel in some virtual machines
+    configuration.write_text(text.replace("root default capabilities = full", "root default capabilities = no"))
     new.rename(layout.apptainer)
     shutil.rmtree(layout.root / "apt")
-
-
-def lacks_capability():
-    """Return whether root lacks a capability of the kernel, as in some virtual machines."""
-    permitted = next(
-        line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapPrm:")
-    )
-    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
-    return int(permitted, 16) != (1 << (last + 1)) - 1
 
 
 def grant_subordinate_ids():

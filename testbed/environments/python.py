@@ -6,29 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 
 from testbed.layout import TestbedError
 from testbed.progress import run, step
 from testbed.recipes import LOCK
 
-WRAPPER = "testbed/environments/eb"
 EASYBUILD = "testbed/environments/requirements.txt"
 RELEASE_TOOLS, WEBSITE_TOOLS = "releases/requirements.txt", "website/requirements.txt"
-#: Environments for development: title and requirements. That of ./run-tests has torch for the unit tests; uv, the first
-#: of its requirements, installs the rest.
+#: Environments for development: title and requirements. That of ./run-tests has torch for the unit tests.
 ENVIRONMENTS = {
     "test": ("installing the test tools", [RELEASE_TOOLS, "tests/requirements.txt", WEBSITE_TOOLS, LOCK]),
     "release": ("installing uv", [RELEASE_TOOLS]),
     "website": ("installing MkDocs", [WEBSITE_TOOLS]),
 }
-#: A regular expression for parts of packages that hardly anything here imports; Python compiles those when it does.
-NOT_IMPORTED = (
-    "site-packages/(backrefs|coverage|fontTools|fsspec|functorch|lxml|mypyc?|networkx|pip|playwright|polars"
-    "|pygments/lexers|pymdownx|setuptools|test|tornado|watchdog|easybuild/easyblocks|numpy/(distutils|f2py)"
-    "|sympy/(categories|codegen|combinatorics|crypto|diffgeom|holonomic|liealgebras|parsing|physics|stats|vector)"
-    "|torch/(_inductor|_vendor|ao/ns|ao/pruning|distributed/pipelining|testing|utils/hipify)|torchgen|.*/tests?)/"
-)
 #: uv's options for pip's settings: uv does not read pip's configuration.
 OPTIONS = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
 #: uv's variables that belong to a loaded PyTorch module or to other projects.
@@ -42,9 +32,7 @@ def provide_easybuild(layout):
     provide(layout, layout.eb_venv, [EASYBUILD], title="installing EasyBuild")
     for package in layout.eb_venv.glob("lib/python*/site-packages/pkg_resources"):
         shutil.rmtree(package)  # `eb` would import it at each start, for facts that installations do not need
-    new = layout.bin / f".eb.{os.getpid()}"
-    shutil.copy(layout.repository / WRAPPER, new)
-    new.replace(layout.bin / "eb")  # at once: another process may be starting it
+    layout.link_command("eb", layout.eb_venv / "bin" / "eb")
 
 
 def provide(layout, venv, requirements, *, title):
@@ -59,32 +47,21 @@ def provide(layout, venv, requirements, *, title):
         run([sys.executable, "-m", "venv", venv])
         for file in files:  # one call each: with hashes, pip needs them for every package of a call
             install(venv, "-r", file)
-        compile_packages(venv)
         stamp.write_text(wanted)
 
 
 def install(venv, *what):
-    """Install packages, or a requirements file after "-r", as pip is configured, with a third of pip's CPU time.
+    """Install packages, or a requirements file after "-r", from pip's indexes; if that fails, also from torch's.
 
-    uv installs, if the environment has it. If that fails, pip installs, also from torch's index.
+    Python compiles what it imports; pip would compile everything.
     """
-    pip, uv = [venv / "bin" / "pip", "install", "-q", "--no-compile", *what], venv / "bin" / "uv"
-    with tempfile.TemporaryDirectory(dir=venv) as cache:
-        command = pip
-        if uv.exists():
-            own = [
-                "--no-config",
-                "--cache-dir",
-                cache,
-                "--index-strategy",
-                "unsafe-best-match",
-                *pip_indexes(uv.parent),
-            ]
-            command = [uv, "pip", "install", "-q", "--python", uv.with_name("python"), *own, *what]
-        try:
-            run(command, env={name: value for name, value in os.environ.items() if name not in FOREIGN})
-        except TestbedError:
-            run([*pip, "--extra-index-url", TORCH_INDEX], advice="Check that the package index is reachable.")
+    command = [venv / "bin" / "pip", "install", "-q", "--no-compile", *what]
+    env = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}  # of a loaded module
+    try:
+        run(command, env=env)
+    except TestbedError:
+        more = ["--extra-index-url", TORCH_INDEX]
+        run([*command, *more], env=env, advice="Check that the package index is reachable.")
 
 
 @functools.lru_cache
@@ -101,9 +78,3 @@ def pip_indexes(tools):
     return options + [
         part for name, option in OPTIONS.items() for word in settings.get(name, []) for part in (option, word)
     ]
-
-
-def compile_packages(venv):
-    """Compile what is imported on all cores; pip would do it on one. Files for another Python than this one fail."""
-    command = [venv / "bin" / "python", "-m", "compileall", "-qq", "-j", "0", "-x", NOT_IMPORTED, venv / "lib"]
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -17,8 +17,10 @@ from testbed import recipes
 HERE = Path(__file__).resolve().parent
 #: The directory of torch in the CPU image.
 IN_IMAGE = "/usr/local/lib/python3.11/dist-packages"
-#: torch/__init__.py of a wheel: torch of another installation, with the version of the wheel.
-TORCH = """__file__ = {file!r}
+#: __init__.py of a stand-in for a package of another installation, which can find what else that one has.
+BORROWED = """import sys
+sys.path.append({packages!r})
+__file__ = {file!r}
 __path__.append({directory!r})
 exec(compile(open(__file__).read(), __file__, "exec"))
 """
@@ -28,13 +30,6 @@ HOROVOD_SETUP = """import os
 from setuptools import setup
 assert os.environ["HOROVOD_GPU_OPERATIONS"] == "NCCL" and os.path.isdir(os.environ["HOROVOD_NCCL_HOME"])
 setup(name="horovod", version={version!r}, packages=["horovod", "horovod.torch"])
-"""
-HOROVOD = """import sys
-sys.path.append({packages!r})
-__file__ = {file!r}
-__path__.append({directory!r})
-exec(compile(open(__file__).read(), __file__, "exec"))
-nccl_built = lambda: True
 """
 
 
@@ -107,8 +102,7 @@ class StandIns:
             f"{stem}.dist-info/RECORD": "",
         }
         if name == "torch":
-            torch = self.packages / "torch"
-            files["torch/__init__.py"] = TORCH.format(file=str(torch / "__init__.py"), directory=str(torch))
+            files["torch/__init__.py"] = borrowed(self.packages, "torch")
             files["torch/version.py"] = self.version_text(version)
             files["stand_in.pth"] = f"{self.packages}\n"  # the packages that torch needs
         path = self.wheels / f"{stem}-py3-none-any.whl"
@@ -126,9 +120,7 @@ class StandIns:
                 archive.extract(f"{tree.name}/{name}CMakeLists.txt", self.directory, filter="data")
         (tree / "setup.py").write_text(HOROVOD_SETUP.format(version=version))
         for name in ("horovod", "horovod/torch"):
-            there = packages / name
-            text = HOROVOD.format(packages=str(packages), file=str(there / "__init__.py"), directory=str(there))
-            (tree / name / "__init__.py").write_text(text)
+            (tree / name / "__init__.py").write_text(f"{borrowed(packages, name)}nccl_built = lambda: True\n")
         sdist = self.directory / real.name
         with tarfile.open(sdist, "w:gz") as archive:
             archive.add(tree, tree.name)
@@ -170,6 +162,12 @@ class StandIns:
         path.write_text(f'#!/bin/sh\nexec {target} "$@"\n')
         path.chmod(0o755)
         return path.parent
+
+
+def borrowed(packages, name):
+    """Return the text of __init__.py of a stand-in for a package in the directory `packages`."""
+    directory = packages / name
+    return BORROWED.format(packages=str(packages), file=str(directory / "__init__.py"), directory=str(directory))
 
 
 def sha256(path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stand_in_system import System
 
-from testbed import installation, lifecycle, module_systems, recipes, shell
+from testbed import lifecycle, module_systems, recipes, shell
 from testbed.layout import Layout, TestbedError
 from testbed.recipes import CONTAINER, DATASET, VENV
 from testbed.stand_ins.small_image import provide as provide_small_image
@@ -57,7 +57,7 @@ class Testbed:
 
     def install(self, recipe, settings=""):
         """Install a recipe after shell `settings`, or update it to this tree; return the name of its module."""
-        installation.install(self.layout, recipe, settings)
+        recipes.install(self.layout, recipe, settings)
         return recipes.module(recipe)
 
 

@@ -22,7 +22,8 @@ def own_cluster(directory, slurmd_timeout):
         yield layout
     finally:
         for pid in slurm.running(layout):  # a slurmstepd without its slurmd ignores the signal of `stop`
-            slurm.signal_process(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, signal.SIGKILL)
         slurm.stop(layout)
 
 

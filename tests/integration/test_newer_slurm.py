@@ -20,7 +20,7 @@ pytestmark = pytest.mark.thorough
 TREE = Path(__file__).resolve().parents[2]
 #: The suites of Debian and the releases of Slurm in them.
 SUITES = {"trixie": "24.11", "sid": "26.05"}
-PACKAGES = ("munge", "slurm-client", "slurmctld", "slurmd")
+PACKAGES = ("munge", "python3", "slurm-client", "slurmctld", "slurmd")
 CLUSTER = """
 import sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/tests/integration"]
@@ -62,7 +62,7 @@ def output(request):
     if os.geteuid() != 0:
         pytest.skip("Only root may mount directories into another root directory.")
     try:
-        system = debian_root.unpack(Layout.from_environment(os.environ), request.param, PACKAGES)
+        system = debian_root.make(Layout.from_environment(os.environ), request.param, PACKAGES)
     except Obstacle as error:
         pytest.skip(str(error))
     cluster = Layout(tempfile.mkdtemp(prefix="newer-slurm-"))  # short: it holds sockets

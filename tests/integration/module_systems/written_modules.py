@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from testbed.module_systems import OTHER_VERSIONS, modulecmd, values
+from testbed.module_systems import SYSTEMS as VERSIONS
+from testbed.module_systems import modulecmd, values
 from testbed.recipes import CONTAINER, EASYCONFIGS, VENV, VERSION
 from testbed.recipes import module as module_of
 
@@ -15,7 +16,8 @@ SYSTEMS = [
     ("Environment Modules", "Tcl"),
     *(
         pytest.param((version, syntax), marks=pytest.mark.thorough)
-        for version in OTHER_VERSIONS
+        for version, (_, suite) in VERSIONS.items()
+        if suite
         for syntax in (["Lua", "Tcl"] if "Lmod" in version else ["Tcl"])
     ),
 ]

@@ -56,7 +56,7 @@ def chromium():
     playwright = pytest.importorskip("playwright.sync_api")
     layout = testbed_layout.Layout.from_environment(os.environ)
     layout.claim()
-    obstacle = packages.install_browser(layout)
+    obstacle = packages.install_optional(layout, packages.BROWSER_PACKAGES)
     if obstacle:
         pytest.skip(obstacle)
     with playwright.sync_playwright() as driver:

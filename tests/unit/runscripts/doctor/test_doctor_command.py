@@ -15,8 +15,6 @@ from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, context, ok
 from pytorch_doctor.checks import installation as installation_checks
 from pytorch_doctor.doctor import as_json, as_table, run_all
 
-from testbed.processes import is_running
-
 
 def test_without_a_module_it_reports_what_to_load_and_fails_and_checks_that_pass_are_success(doctor):
     done = doctor()
@@ -135,7 +133,7 @@ sys.path.insert(0, sys.argv[1])
 from pytorch_doctor import doctor
 def hang(_):
     sleep = subprocess.Popen(["sleep", "1000"])
-    os.write(1, f"{sleep.pid}\\n".encode())
+    os.write(1, b"\\n")
     sleep.wait()
 doctor.CHECKS = {"home": hang, "caches": hang}
 sys.exit(doctor.main(["--only", "home,caches"]))
@@ -147,12 +145,12 @@ def test_a_doctor_that_is_interrupted_ends_what_it_has_started_without_a_traceba
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, runscripts], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    started = [int(process.stdout.readline()) for _ in range(2)]
+    for _ in range(2):
+        process.stdout.readline()
     process.send_signal(number)
     # the pipes end with the last process that has them
     assert process.communicate(timeout=300) == ("", "")
     assert process.returncode == status
-    assert not [pid for pid in started if is_running(pid)]
 
 
 def test_a_signal_between_the_start_of_a_check_and_the_note_of_it_ends_the_check_too(runscripts):
@@ -168,9 +166,8 @@ os.fork = fork_and_interrupt
 sys.exit("""
     code = at_once.join(INTERRUPTED.rsplit("sys.exit(", 1))
     process = subprocess.Popen([sys.executable, "-c", code, runscripts], stdout=subprocess.PIPE, text=True)
-    started = [int(line) for line in process.communicate(timeout=300)[0].splitlines()]
+    process.communicate(timeout=300)  # the pipe ends with the last process that has it
     assert process.returncode == 143
-    assert not [pid for pid in started if is_running(pid)]
 
 
 def test_the_installation_is_read_by_checks_alone(monkeypatch, tmp_path):
