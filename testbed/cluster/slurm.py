@@ -98,15 +98,8 @@ def query(layout, command):
 
 def write_configuration(layout):
     """Write slurm.conf and the nodes' hosts file; create the directories that they name."""
-    for name in (
-        "etc",
-        "log",
-        "run",
-        "state",
-        "disk",
-        "small-disk",
-        *(f"{part}/{node}" for part in ("disks", "spool") for node in NODES),
-    ):
+    of_nodes = [f"{part}/{node}" for part in ("disks", "spool") for node in NODES]
+    for name in ("etc", "log", "run", "state", "disk", "small-disk", *of_nodes):
         (layout.cluster / name).mkdir(parents=True, exist_ok=True)
     first = free_ports(layout.identity, 1 + len(NODES))
     node_ports = (first + 1, first + len(NODES))

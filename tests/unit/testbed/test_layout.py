@@ -1,10 +1,12 @@
-"""The testbed's locks: its parts are independent, and the lock of the testbed waits for all of them."""
+"""The testbed's directory, and its locks: parts are independent, the lock of the testbed waits for all of them."""
 
+import os
 import threading
 
 import pytest
 
-from testbed.layout import Layout
+from testbed.layout import LONGEST_ROOT, Layout
+from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,10 @@ def test_the_lock_of_a_part_excludes_itself_and_the_whole(tmp_path, held, wanted
         assert entered.wait(0.3 if waits else 300) is not waits
     thread.join(300)
     assert entered.is_set()
+
+
+@pytest.mark.parametrize("name", ["a b", "x" * LONGEST_ROOT])
+def test_a_path_that_slurm_cannot_express_is_an_error(tmp_path, name):
+    with pytest.raises(Error, match="Set PYTORCH_TESTBED to"):
+        Layout(tmp_path / name).claim()
+    assert os.listdir(tmp_path) == []
