@@ -140,7 +140,7 @@ def test_a_loss_that_is_no_number_stays_json_and_is_drawn_as_a_gap(tmp_path):
 def test_the_curves_are_drawn_at_the_end_and_on_resume(tmp_path):
     write_record(tmp_path, [1, 2])
     picture = tmp_path / "curves.png"
-    assert imread(picture).shape[:2] == (432, 1440)
+    assert imread(picture).shape[:2] == (432, 1440) and picture.read_bytes().endswith(b"IEND\xaeB`\x82")
     picture.unlink()
     with Metrics(tmp_path, options={}, first_epoch=2):
         assert imread(picture).shape[:2] == (432, 1440)
