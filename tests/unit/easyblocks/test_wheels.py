@@ -1,13 +1,15 @@
-"""Wheels of a lock: those that are there without pip, those that are fetched, and those whose hash is not published."""
+"""What a lock may hold, and its wheels: those that are there, those that are fetched, and those without a hash."""
 
 from pathlib import Path
 
 import pytest
 from distributions import sha256, write_wheel
 from easybuild.easyblocks.generic import lockedvenv
-from easybuild.easyblocks.generic.lockedvenv import has_wheels, read_lock
+from easybuild.easyblocks.generic.lockedvenv import has_wheels, read_lock, requirements
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
+
+from pytorch_install.parameters import machines_of
 
 #: Never asked, as pip is told to use no index.
 INDEX = "https://wheels.invalid/"
@@ -168,13 +170,85 @@ def test_a_wheel_with_another_hash_or_version_or_without_a_trusted_index_is_refu
 
 
 @pytest.mark.parametrize(("locks", "found"), [([], "none"), (["/a.txt", "/b.txt"], "/a.txt, /b.txt")])
-def test_a_recipe_names_one_lock(easyblock, tmp_path, locks, found):
-    recipe = tmp_path / "a-1.0.eb"
-    recipe.write_text(
-        "easyblock = 'LockedVenv'\nname = 'a'\nversion = '1.0'\nhomepage = 'https://example.org'\n"
-        "description = 'Test.'\ntoolchain = SYSTEM\nmoduleclass = 'tools'\n"
-    )
-    app = easyblock(recipe)
+def test_a_recipe_names_one_lock(container, locks, found):
+    app = container("", "LockedVenv")
     app.src, app.dry_run = [{"name": path, "path": path, "checksum": None} for path in locks], True
     with pytest.raises(EasyBuildError, match=f"must name one requirements lock .* found: {found}$"):
         app.checksum_step()
+
+
+HASH = "--hash=sha256:" + "5d" * 32
+
+
+def read(tmp_path, text):
+    path = tmp_path / "lock.txt"
+    path.write_text(text)
+    return read_lock(str(path))
+
+
+def test_a_lock_has_pins_comments_and_blank_lines(tmp_path):
+    other = HASH.replace("5d", "6e")
+    pins = read(
+        tmp_path,
+        f"""# torch
+torch==2.13.0+cpu {HASH}  # the CPU build
+
+typing-extensions==4.16.0 \\
+    {HASH} \\
+    {other}
+zope.interface==1!7.0
+""",
+    )
+    assert [(pin.line, str(pin), len(pin.hashes)) for pin in pins] == [
+        (2, "torch==2.13.0+cpu", 1),
+        (6, "typing-extensions==4.16.0", 2),
+        (7, "zope.interface==1!7.0", 0),
+    ]
+    assert requirements(pins).splitlines()[1] == f"typing-extensions==4.16.0 {HASH} {other}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url https://elsewhere.invalid/simple",
+        "--no-binary :all:",
+        "-r other.txt",
+        "-e .",
+        f"torch==2.0 {HASH} --global-option=x",
+        f"torch==2.0 --config-settings=x=y {HASH}",
+        f"torch @ https://elsewhere.invalid/torch.whl {HASH}",
+        f"./torch-2.0-py3-none-any.whl {HASH}",
+        f"torch[extra]==2.0 {HASH}",
+        f"torch==2.0 ; python_version>'3' {HASH}",
+        "torch",
+        "torch>=2.0",
+        "torch==2.*",
+        "torch===2.0",
+        "torch==${HOME}",
+        "torch==2.0 --hash=md5:5d5d",
+        f"torch==2.0 {HASH[:-1]}D",
+        f"torch==2.0 {HASH[:-1]}",
+        "torch==2.0 \\",
+    ],
+)
+def test_anything_else_is_refused_with_its_line(tmp_path, line):
+    with pytest.raises(EasyBuildError, match=r"lock.txt: line [23]: `.*` is not one exact version"):
+        read(tmp_path, f"numpy==2.0 {HASH}\n{line}\nsympy==1.0 {HASH}\n")
+
+
+def test_a_package_is_pinned_once(tmp_path):
+    with pytest.raises(EasyBuildError, match=r"lock.txt: line 3: Typing.Extensions is in line 1 already"):
+        read(tmp_path, f"typing_extensions==4.0 {HASH}\n\nTyping.Extensions==4.1 {HASH}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "machines"),
+    [
+        ("# torch\n# machines: x86_64 aarch64\ntorch==2.0\n", ["x86_64", "aarch64"]),
+        ("# machines: x86_64\n", ["x86_64"]),
+        ("# torch for machines: all\ntorch==2.0\n", None),
+    ],
+)
+def test_a_lock_declares_its_machines_or_leaves_them_to_pip(tmp_path, text, machines):
+    (tmp_path / "lock.txt").write_text(text)
+    assert machines_of(str(tmp_path / "lock.txt")) == machines

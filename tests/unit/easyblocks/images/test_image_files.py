@@ -1,0 +1,177 @@
+"""Images as files: structure, downloads, copies, their record, when one is kept, and for which machine they are."""
+
+import hashlib
+import json
+import os
+import platform
+import socket
+from pathlib import Path
+
+import pytest
+from easybuild.framework.easyblock import EasyBlock
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import update_build_option
+from fake_images import DIGEST, download, downloaded, keep_commands, sif
+
+from pytorch_install.parameters import containerimage
+
+OTHER = "aarch64" if platform.machine() == "x86_64" else "x86_64"
+HERE = platform.machine()
+CODES = {"x86_64": b"02", "aarch64": b"04"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (sif(b"data", size=5), "is truncated: 132 of 133 bytes"),
+        (sif(b"")[:100], "not an image in SIF format"),
+        (b"#!/bin/sh\n" * 20, "not an image in SIF format"),
+    ],
+)
+def test_a_truncated_image_and_another_file_are_refused(prefix, tmp_path, content, message):
+    path = tmp_path / "x.sif"
+    path.write_bytes(content)
+    with pytest.raises(EasyBuildError, match=message):
+        containerimage.require_image_format(str(path))
+
+
+def test_a_copy_that_is_not_the_verified_file_is_refused(image_of, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"image")
+    checksum = hashlib.sha256(b"image").hexdigest()
+    image = image_of("sources = ['a.def']", file=str(source), checksum="0" * 64)
+    with pytest.raises(EasyBuildError, match=f"has SHA-256 {checksum}, expected 0{{64}}"):
+        image.install(str(target))
+    image.checksum = None
+    image.install(str(target))
+    assert (image.checksum, target.read_bytes()) == (checksum, b"image")
+
+
+def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(container, monkeypatch):
+    monkeypatch.setattr(containerimage.Registry, "fetch", lambda _: None)
+
+    def kept(record):
+        app = container(f"image = 'docker://a/b@{DIGEST}'")
+        image = app.image
+        installed = Path(app.installation.before(app.image.name))
+        (installed.parent / "provenance").mkdir(parents=True, exist_ok=True)
+        installed.write_bytes(b"image")
+        complete = {"identity": image.identity, "sha256": hashlib.sha256(b"image").hexdigest()}
+        (installed.parent / "provenance" / "image.json").write_text(record(complete))
+        app.checksum_step()
+        return app.image.is_kept
+
+    assert kept(json.dumps)
+    assert not kept(lambda record: json.dumps(record)[:-9])
+    update_build_option("force", True)
+    assert not kept(json.dumps)
+
+
+def test_a_dry_run_copies_nothing_and_reports_no_error(container, runtime):
+    app = container(f"image = 'docker://a/b@{DIGEST}'\ncommands = ['sh']", "ContainerImage")
+    app.dry_run = True
+    app.install_step()
+    assert not Path(app.installdir).exists()
+
+
+def test_compression_is_a_variable_that_runtimes_without_that_option_ignore(image_of, tmp_path, monkeypatch):
+    lines, values = (
+        "sources = ['a.def']\nmksquashfs_args = '-comp gzip'",
+        {"sources": [{"name": "a.def", "path": str(tmp_path / "a.def")}]},
+    )
+    (tmp_path / "a.def").write_text("Bootstrap: localimage\n")
+    image = image_of(lines, builddir=str(tmp_path / "build"), **values)
+    commands = keep_commands(monkeypatch, containerimage)
+    image.build()
+    image = image_of(f"image = 'docker://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
+    commands += download(image, monkeypatch)
+    assert len(commands) == 2
+    for command, variables in commands:
+        assert variables["APPTAINER_MKSQUASHFS_ARGS"] == variables["SINGULARITY_MKSQUASHFS_ARGS"] == "-comp gzip"
+        assert "build" in command
+        assert "--mksquashfs-args" not in command
+
+
+def test_an_existing_download_is_used_without_writing_to_its_directory(image_of, monkeypatch):
+    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
+    download(image, monkeypatch)
+    monkeypatch.setattr(containerimage, "mkdir", None)
+    monkeypatch.setattr(containerimage, "locked", None)
+    image.fetch()
+    assert image.checksum == hashlib.sha256(sif(b"downloaded")).hexdigest()
+    Path(f"{downloaded(image)}.json").write_text('{"identity": "cut o')
+    with pytest.raises(TypeError):  # it would write
+        image.fetch()
+
+
+def test_a_source_path_without_locks_is_used_alone(monkeypatch, tmp_path):
+    def no_locks(*_):
+        raise OSError
+
+    monkeypatch.setattr(containerimage.fcntl, "flock", no_locks)
+    with containerimage.locked(str(tmp_path / "lock")) as is_alone:
+        assert not is_alone
+
+
+def test_each_machine_has_its_own_download(image_of, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert image_of(f"image = 'docker://a/b@{DIGEST}'").file_name.endswith(".aarch64.sif")
+
+
+def test_the_part_of_a_killed_download_is_removed(image_of, monkeypatch):
+    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
+    killed = Path(f"{downloaded(image)}.{socket.gethostname()}.uid-{os.getuid()}.{2**22 + 1}.part")
+    killed.parent.mkdir(parents=True)
+    killed.touch()
+    download(image, monkeypatch)
+    assert not killed.exists()
+
+
+@pytest.fixture
+def made(container, runtime, monkeypatch):
+    """A function that makes the easyblock of a recipe with some lines; EasyBuild's part of post_init is left out."""
+    monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
+    return container
+
+
+@pytest.mark.parametrize("kind", ["EB_PyTorchContainer", "EB_PyTorchVenv", "EB_PyTorchShifter"])
+def test_a_recipe_for_other_machines_is_one_sentence_before_anything_is_changed(made, monkeypatch, kind):
+    image = "image = 'x.sif'" if kind != "EB_PyTorchVenv" else ""
+    app = made(f"{image}\nmachines = ['{OTHER}']", kind)
+    monkeypatch.setattr(app.installation, "recover", None)
+    with pytest.raises(EasyBuildError, match=rf"^PyTorch-2\.13\.0-test\.eb is for {OTHER}, and this host is {HERE}\. "):
+        app.post_init()
+
+
+def test_a_lock_without_wheels_for_this_host_is_one_sentence_at_once(made, tmp_path):
+    (tmp_path / "a.txt").write_text(f"# torch\n# machines: riscv64 {OTHER}\ntorch==2.13.0\n")
+    app = made("sources = ['a.txt']", "EB_PyTorchVenv")
+    with pytest.raises(EasyBuildError, match=rf"a\.txt is for riscv64 and {OTHER}, and this host is {HERE}\. Add "):
+        app.post_init()
+    for line in (f"# machines: x86_64 {HERE}", "# for any"):
+        (tmp_path / "a.txt").write_text(f"{line}\ntorch==2.13.0\n")
+        made("sources = ['a.txt']", "EB_PyTorchVenv").post_init()
+
+
+def test_an_image_for_another_machine_is_refused_and_one_whose_header_names_none_is_taken(made, tmp_path):
+    path = tmp_path / "x.sif"
+    path.write_bytes(sif(b"", machine=CODES[OTHER]))
+    with pytest.raises(EasyBuildError, match=f"x.sif is an image for {OTHER}, and this host is {HERE}. Get the image"):
+        containerimage.require_image_format(str(path))
+    path.write_bytes(sif(b"", machine=b"00"))
+    app = made(f"image = 'x.sif'\ncentral_images = ['{tmp_path}']")
+    app.fetch_step()
+    app.checksum_step()
+    assert app.image.file == str(path)
+
+
+def test_a_recipe_names_one_file_for_each_machine_as_in_easybuild(made, tmp_path):
+    path = tmp_path / "central" / f"x-{HERE}.sif"
+    path.parent.mkdir()
+    path.write_bytes(sif(b"", machine=CODES[HERE]))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    checksums = {f"x-{OTHER}.sif": "0" * 64, path.name: digest}
+    app = made(f"sources = ['x-%(arch)s.sif']\nchecksums = [{checksums}]\ncentral_images = ['{path.parent}']")
+    app.fetch_sources()
+    app.checksum_step()
+    assert app.image.file == str(path)
