@@ -197,8 +197,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     largest = ("64M", "1M") if options.quick else ("256M", "16M")
     options.max_size = options.max_size or read_size(largest[0] if options.gpu else largest[1])
     options.timeout = options.timeout or (15 if options.quick else 120)
-    if options.max_size < SMALLEST:
-        parser.error(f"--max-size must be at least {SMALLEST}")
     return options
 
 

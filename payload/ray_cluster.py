@@ -100,13 +100,15 @@ def main(arguments: list[str]) -> int:
     try:
         is_head, per_node = os.environ["RANK"] == "0", int(os.environ["LOCAL_WORLD_SIZE"])
         host, port, size = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError) as error:
+        if not 0 < port < 2**16:
+            raise ValueError(f"MASTER_PORT {port}")
+        ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+    except (KeyError, ValueError, OSError) as error:
         raise TrainingError(f"no rank of a launch ({error}). Start it with conda-python-distributed") from None
     if per_node != 1:
         raise TrainingError(f"{per_node} ranks on this node, but Ray needs one: srun -N2 -n2 on two nodes")
     if is_head and not Path(script[0]).is_file():
         raise TrainingError(f"{script[0]}: no such file in {Path.cwd()}. Check the path")
-    ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
     address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
     role = ["--head", f"--node-ip-address={ip}", f"--port={port}"] if is_head else [f"--address={address}"]
     # in /tmp, because the names of Ray's sockets there have at most 107 bytes (unix(7)), 70 of them its own
@@ -145,5 +147,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         sys.exit(main(sys.argv[1:]))
-    except TrainingError as fault:
+    except (TrainingError, OSError) as fault:  # OSError: /tmp is full, for example
         sys.exit(f"ray_cluster.py: {fault}")

@@ -221,8 +221,8 @@ def read_size(text: str) -> int:
     """Convert ``4``, ``64K``, ``128MiB`` to bytes; K, M, G are powers of 1024. Raises ArgumentTypeError."""
     match = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     size = int(match[1][:20]) * UNITS[match[2].upper()] if match else 0
-    if not 1 <= size <= LARGEST:
-        raise ArgumentTypeError(f"{text[:40]!r} is not a size up to {LARGEST >> 30}G. Examples: 4, 64K, 128MiB")
+    if not SMALLEST <= size <= LARGEST:
+        raise ArgumentTypeError(f"{text[:40]!r} is not a size from {SMALLEST} to {LARGEST >> 30}G, such as 64K or 1MiB")
     return size
 
 

@@ -40,7 +40,9 @@ def remove_incomplete_line(journal: Path) -> None:
 
 def lock_trial(directory: Path, flags: int = 0) -> IO:
     """Return a file that stays locked until this process, and a training that inherits the file, have ended."""
-    file = (directory / "lock").open("a")  # for writing: flock(2), "NFS details"
+    # for writing: flock(2), "NFS details"; a FIFO cannot block the call
+    descriptor = os.open(directory / "lock", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666)
+    file = open(descriptor, "wb")  # noqa: PTH123, SIM115 (a descriptor)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | flags)
     except OSError:

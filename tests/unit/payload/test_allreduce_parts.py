@@ -140,7 +140,7 @@ def test_sizes_and_thresholds_are_read_and_shown():
 @pytest.mark.parametrize(
     ("read", "texts", "words"),
     [
-        (read_size, ("", "0", "-4", "4.5K", "K", "4T"), "is not a size"),
+        (read_size, ("", "0", "3", "-4", "4.5K", "K", "4T"), "is not a size"),
         (read_thresholds, ("80", "80@", "@1M", "80@1M@2", "80@1M@2x", "fast@1M"), "such as 80.75@128MiB@2x8"),
     ],
 )

@@ -81,7 +81,10 @@ def test_the_gpus_that_slurm_gives_on_amd_are_those_that_ray_sees(exported, visi
     ("changes", "fault"),
     [
         ({"LOCAL_WORLD_SIZE": "4"}, "4 ranks on this node, but Ray needs one: srun -N2 -n2 on two nodes"),
-        ({"MASTER_PORT": ""}, "no rank of a launch .*. Start it with conda-python-distributed"),
+        *(
+            (variables, "no rank of a launch .*. Start it with conda-python-distributed")
+            for variables in ({"MASTER_PORT": ""}, {"MASTER_PORT": "65536"}, {"MASTER_ADDR": "x" * 99})
+        ),
         ({}, "train.py: no such file in .*. Check the path"),
     ],
 )

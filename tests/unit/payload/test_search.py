@@ -1,6 +1,7 @@
 """What the search makes of its command line and of its trials; tests/integration searches for real."""
 
 import json
+import os
 import re
 import signal
 import sys
@@ -75,6 +76,10 @@ def test_a_trial_is_the_script_with_its_options_a_directory_and_the_parameters(t
 
 def test_a_trial_runs_as_long_as_its_process_or_the_training_has_not_ended(tmp_path):
     assert not is_running(tmp_path / "absent"), "its directory was removed"
+    (tmp_path / "fifo").mkdir()
+    os.mkfifo(tmp_path / "fifo" / "lock")
+    with pytest.raises(OSError, match="No such device"):
+        lock_trial(tmp_path / "fifo")
     assert not is_running(tmp_path), "of an earlier release, which had no lock"
     (tmp_path / "train.py").write_text("import time; time.sleep(600)")
     lock = lock_trial(tmp_path)
