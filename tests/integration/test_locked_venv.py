@@ -4,39 +4,30 @@ from pathlib import Path
 
 import pytest
 from distributions import sha256, write_wheel
+from easybuild_prefix import EasyBuildPrefix
 
 pytestmark = pytest.mark.testbed
 
 TREE = Path(__file__).resolve().parents[2]
-RECIPE = """easyblock = 'LockedVenv'
-name = 'Greeter'
-version = '1.0'
-homepage = 'https://example.org'
-description = "A command of a Python package."
-toolchain = SYSTEM
-sources = ['greeter.txt']
-checksums = ['{checksum}']
-moduleclass = 'tools'
-"""
 
 
 @pytest.fixture
-def recipe(work):
-    """A recipe with a lock of one wheel, which pip finds in `work`."""
+def greeter(testbed, work):
+    """A prefix with a recipe that has a lock of one wheel, which pip finds in `work`."""
     files = {"greeter.py": "import sys\n\n\ndef main():\n    print('greeter', sys.prefix)\n"}
     wheel = write_wheel(work, "greeter", "1.0", files, commands="greet = greeter:main")
     lock = f"greeter==1.0 --hash=sha256:{sha256(wheel)}\n"
     (work / "greeter.txt").write_text(lock)
-    path = work / "Greeter-1.0.eb"
-    path.write_text(RECIPE.format(checksum=sha256(work / "greeter.txt")))
-    return path
+    prefix = EasyBuildPrefix(testbed, work, "Greeter")
+    prefix.write("LockedVenv", f"sources = ['greeter.txt']\nchecksums = ['{sha256(work / 'greeter.txt')}']")
+    return prefix
 
 
-def test_its_commands_run_on_host_and_nodes_and_the_users_python_stays(testbed, recipe, work):
+def test_its_commands_run_on_host_and_nodes_and_the_users_python_stays(testbed, greeter, work):
     output = testbed.run(
         f"""before=$(command -v python3)
-PIP_NO_INDEX=1 PIP_FIND_LINKS={work} eb --installpath={work} --sourcepath={work} {recipe} >eb.log
-module use {work}/modules/all; module load Greeter
+PIP_NO_INDEX=1 PIP_FIND_LINKS={work} {greeter.command(f"--sourcepath={work}")} >eb.log
+{greeter.load}
 greet; srun -N2 -n2 greet
 [ "$before" = "$(command -v python3)" ] && echo same
 $EBROOTGREETER/venv/bin/python -m venv --without-pip --system-site-packages own; own/bin/python -m greeter; echo $?

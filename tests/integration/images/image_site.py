@@ -8,32 +8,28 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from image_recipe import RECIPE
+from easybuild_prefix import EasyBuildPrefix
 
 from testbed.stand_ins.registry import ENVIRONMENT
 
 
-class Site:
-    """A separate EasyBuild prefix with one recipe, whose lines come from the test."""
+class Site(EasyBuildPrefix):
+    """A prefix with a recipe whose lines come from the test, and a central directory of images."""
 
     def __init__(self, testbed, directory):
-        self.testbed = testbed
-        self.directory = directory
+        super().__init__(testbed, directory, version="2.13.0", suffix="-test")
         self.central = directory / "central"
         self.sources = directory / "sources"
         self.images = self.sources / "p" / "PyTorch" / "images"
-        self.recipe = directory / "PyTorch-2.13.0-test.eb"
-        self.root = directory / "software" / "PyTorch" / "2.13.0-test"
         self.central.mkdir()
 
     def eb(self, lines, options="", *, environ=None, settings=""):
         """Run EasyBuild on the recipe with these lines, after shell `settings`; return the completed process."""
-        self.recipe.write_text(RECIPE.format(lines=lines))
-        paths = f"--installpath={self.directory} --buildpath={self.directory}/build --sourcepath={self.sources}"
-        paths += f" --tmpdir={self.directory}/temporary"  # EasyBuild keeps files of failures
+        self.write("EB_PyTorchContainer", lines)
+        # EasyBuild keeps files of failures below --tmpdir
+        command = self.command(f"--sourcepath={self.sources} --tmpdir={self.directory}/temporary", options)
         environ = {**os.environ, **ENVIRONMENT, **(environ or {})}
-        script = f"{settings}\neb {paths} {options} {self.recipe}"
-        return self.testbed.run_unchecked(script, environ=environ, timeout=3600)
+        return self.testbed.run_unchecked(f"{settings}\n{command}", environ=environ, timeout=3600)
 
     def install(self, lines, options="", **keywords):
         """Run EasyBuild, which must succeed; return its output."""
@@ -59,12 +55,11 @@ class Site:
 
     def shell(self, script, *, settings=":"):
         """Run a script with the module loaded, after shell `settings`; return the completed process."""
-        load = f"module use {self.directory}/modules/all; module load PyTorch/2.13.0-test || exit 9"
-        return self.testbed.run_unchecked(f"{settings}\n{load}\n{script}")
+        return self.testbed.run_unchecked(f"{settings}\n{self.load} || exit 9\n{script}")
 
     def record(self):
         """Return the record of the installed image."""
-        return json.loads((self.root / "provenance" / "image.json").read_text())
+        return json.loads((self.installation / "provenance" / "image.json").read_text())
 
 
 def make_layer(path, size):

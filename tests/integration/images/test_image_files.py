@@ -17,7 +17,7 @@ def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_
     os.link(small_image, central)
     lines = f"image = '{central.name}'\ncentral_images = ['{site.central}']"
     site.install(lines, settings=packages)
-    installed = site.root / central.name
+    installed = site.installation / central.name
     checksum = sha256(central)
     assert sha256(installed) == checksum
     assert not list(site.sources.rglob("*.sif"))
@@ -29,7 +29,7 @@ def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_
 
     assert record["python_version"].startswith("3.11.")
     assert record["python"].endswith("/bin/python3")
-    packages = json.loads((site.root / "provenance" / "packages.json").read_text())["installed"]
+    packages = json.loads((site.installation / "provenance" / "packages.json").read_text())["installed"]
     versions = {package["metadata"]["name"]: package["metadata"]["version"] for package in packages}
     assert versions["torch"] == f"{VERSION}+cpu"
 
@@ -58,7 +58,7 @@ def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny
     image = site.central / "tiny.sif"
     image.write_bytes(tiny.read_bytes())
     lines = f"image = 'tiny.sif'\ncentral_images = ['{site.central}']"
-    record = site.root / "provenance" / "image.json"  # as after an installation, in the test above
+    record = site.installation / "provenance" / "image.json"  # as after an installation, in the test above
     record.parent.mkdir(parents=True)
     record.write_text(json.dumps({"source": "tiny.sif", "sha256": sha256(image)}))
     site.install(lines, "--fetch")

@@ -61,7 +61,7 @@ def test_packages_on_top_of_an_installed_image_run_on_four_ranks_and_are_kept_by
     inside = "/usr/local/lib/python3.11/dist-packages/greeting"
     assert all(line.startswith(f"hello 4 built in the image against torch {version}") for line in ranks), ranks
     assert all(f" {inside}" in line for line in ranks), ranks
-    assert sif == f"{site.root}/PyTorch-2.13.0-test.sif"
+    assert sif == f"{site.installation}/PyTorch-2.13.0-test.sif"
     assert package.split()[-1] == "image"
     assert "is as it was installed" in site.shell("check-image").stdout
 
@@ -70,7 +70,7 @@ def test_packages_on_top_of_an_installed_image_run_on_four_ranks_and_are_kept_by
     assert record["base"] == {"module": container, **json.loads(base)}
     assert record["sources"] == {name: sha256(site.directory / name) for name in ("lock.txt", "greeting-1.0.tar.gz")}
 
-    image = site.root / "PyTorch-2.13.0-test.sif"
+    image = site.installation / "PyTorch-2.13.0-test.sif"
     before = image.stat().st_ino
     output = site.install(lines, "--rebuild --skip-sanity-check")
     assert "the installed one is the same, it is kept" in output

@@ -6,21 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from easybuild_prefix import EasyBuildPrefix
 from image_site import write_root
 
 from testbed.stand_ins.registry import ENVIRONMENT
 
 pytestmark = pytest.mark.testbed
 
-RECIPE = """easyblock = 'ContainerImage'
-name = '{name}'
-version = '1.0'
-homepage = 'https://example.org'
-description = 'Test.'
-toolchain = SYSTEM
-{lines}
-moduleclass = 'tools'
-"""
 LZ4 = 5  # the number of the compression in a SquashFS superblock
 
 
@@ -29,11 +21,11 @@ def install(site, work):
     """A function that installs a recipe with some lines; returns one that runs a script with its module loaded."""
 
     def make(name, lines, options=""):
-        recipe = work / f"{name}-1.0.eb"
-        recipe.write_text(RECIPE.format(name=name, lines=lines))
-        paths = f"--installpath={work} --buildpath={work}/build --sourcepath={work}/sources --tmpdir={work}/temporary"
-        site.testbed.run(f"eb {paths} {options} {recipe}", environ={**os.environ, **ENVIRONMENT}, timeout=1800)
-        return lambda script: site.testbed.run(f"module use {work}/modules/all; module load {name}/1.0; {script}")
+        prefix = EasyBuildPrefix(site.testbed, work, name)
+        prefix.write("ContainerImage", lines)
+        command = prefix.command(f"--sourcepath={work}/sources --tmpdir={work}/temporary", options)
+        site.testbed.run(command, environ={**os.environ, **ENVIRONMENT}, timeout=1800)
+        return lambda script: site.testbed.run(f"{prefix.load}; {script}")
 
     return make
 

@@ -69,7 +69,7 @@ def test_a_rebuild_keeps_an_unchanged_image_even_after_a_kill_and_replaces_a_dam
         try:
             running = threads.submit(
                 testbed.run,
-                f"module use {work}/modules/all; module load {prefix.module}; singularity exec $SIF sh -c '{wait}'",
+                f"{prefix.load}; singularity exec $SIF sh -c '{wait}'",
             )
             wait_for(started.exists)
             kill_at(prefix, INSTALLING)

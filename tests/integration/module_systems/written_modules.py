@@ -89,13 +89,17 @@ def write_modules(testbed, system, syntax, root):
         (root / directory).mkdir()
     for recipe in ENTER:
         prepare_installation(testbed, recipe, root)
+    code, options = for_system(testbed, system, syntax)
+    testbed.run(f"{code}eb --installpath={root} {options} {' '.join(f'{root}/{recipe}.eb' for recipe in ENTER)}")
+    return {recipe: Site(system, root, recipe) for recipe in ENTER}
+
+
+def for_system(testbed, system, syntax):
+    """Return shell code and the options of ``eb`` that write modules alone, for a module system and in a syntax."""
     tool = system.name.replace(" ", "")
     code = "" if tool == "Lmod" else f"export MODULES_CMD={modulecmd(testbed.layout)}\n"
-    testbed.run(
-        f"""{code}eb --modules-tool={tool} --allow-modules-tool-mismatch --module-syntax={syntax} --installpath={root} \
---module-only --force --skip-sanity-check {" ".join(f"{root}/{recipe}.eb" for recipe in ENTER)}"""
-    )
-    return {recipe: Site(system, root, recipe) for recipe in ENTER}
+    options = f"--modules-tool={tool} --allow-modules-tool-mismatch --module-syntax={syntax}"
+    return code, f"{options} --module-only --force --skip-sanity-check"
 
 
 def prepare_installation(testbed, recipe, root):

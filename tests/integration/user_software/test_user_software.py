@@ -5,7 +5,7 @@ import re
 import sys
 
 import pytest
-from user_installation import IMPORT, RECIPE, THERE, pip_install
+from user_installation import IMPORT, THERE, pip_install
 
 pytestmark = pytest.mark.testbed
 
@@ -64,15 +64,11 @@ def test_an_environment_of_another_python_is_renamed_by_a_rebuild_unless_that_fa
     installation.add(wheels)
     environment = installation.directory / "venv" / "pytorch"
     (environment / "lib/python3.11").rename(environment / "lib/python3.10")  # of another Python
-    recipe = installation.prefix / "fails.eb"
-    recipe.write_text(
-        RECIPE.format(suffix="-mine", image=installation.image).replace(
-            "skipsteps = ['sanitycheck']",
-            "sanity_check_paths = {'files': [], 'dirs': ['bin']}\nsanity_check_commands = "
-            "['singularity exec $SIF python -c \"import sys, torch; print(sys.prefix, torch.__name__); exit(9)\"']",
-        )
-    )
-    result = installation.testbed.run_unchecked(installation.eb(recipe, "--rebuild"))
+    fails = """sanity_check_paths = {'files': [], 'dirs': ['bin']}
+sanity_check_commands = [
+    'singularity exec $SIF python -c "import sys, torch; print(sys.prefix, torch.__name__); exit(9)"',
+]"""
+    result = installation.testbed.run_unchecked(installation.eb(fails, "--rebuild"))
     assert result.returncode != 0
     assert "/user-software/venv/pytorch torch" in result.stdout  # the sanity check used the new environment
     assert "it is kept as" not in result.stdout

@@ -2,18 +2,7 @@
 
 import zipfile
 
-RECIPE = """easyblock = 'EB_PyTorchContainer'
-name = 'PyTorch'
-version = '2.13.0'
-versionsuffix = '{suffix}'
-homepage = 'https://pytorch.org'
-description = "The image of another module"
-toolchain = SYSTEM
-sources = ['{image.name}']
-central_images = ['{image.parent}']
-skipsteps = ['sanitycheck']
-moduleclass = 'ai'
-"""
+from easybuild_prefix import EasyBuildPrefix
 
 
 class Installation:
@@ -24,6 +13,7 @@ class Installation:
 
     def __init__(self, testbed, image, packages, prefix):
         self.testbed = testbed
+        self.recipe = EasyBuildPrefix(testbed, prefix, version="2.13.0", suffix="-mine")
         self.image = image
         self.packages = packages
         self.prefix = prefix
@@ -37,24 +27,19 @@ class Installation:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(self.directory / "venv/pytorch/lib/python3.11/site-packages")
 
-    def install(self, suffix="-mine", options=""):
+    def install(self, options=""):
         """Run ``eb``; return its output."""
-        recipe = self.prefix / f"PyTorch-2.13.0{suffix}.eb"
-        recipe.write_text(RECIPE.format(suffix=suffix, image=self.image))
-        return self.testbed.run(self.eb(recipe, options))
+        return self.testbed.run(self.eb("skipsteps = ['sanitycheck']", options))
 
-    def eb(self, recipe, options=""):
-        """Return the command that installs a recipe, with the packages bound for its sanity check."""
-        return (
-            f"{self.packages}\neb --installpath={self.prefix} --buildpath={self.prefix}/build {options} {recipe} 2>&1"
-        )
+    def eb(self, lines, options=""):
+        """Return the command that installs the recipe with more lines, with the packages bound for its sanity check."""
+        sources = f"sources = ['{self.image.name}']\ncentral_images = ['{self.image.parent}']"
+        self.recipe.write("EB_PyTorchContainer", f"{sources}\n{lines}")
+        return f"{self.packages}\n{self.recipe.command(options)} 2>&1"
 
     def script(self, script):
         """Return a bash script that loads the module, with a separate home directory."""
-        return (
-            f"export HOME={self.prefix}/home APPTAINER_NO_PRIVS=1; {self.packages}\n"
-            f"module use {self.prefix}/modules/all; module load PyTorch/2.13.0-mine\n{script}"
-        )
+        return f"export HOME={self.prefix}/home APPTAINER_NO_PRIVS=1; {self.packages}\n{self.recipe.load}\n{script}"
 
     def run(self, script):
         """Run a script that must succeed with the module loaded; return its standard output."""
