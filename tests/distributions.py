@@ -5,6 +5,14 @@ import io
 import tarfile
 import zipfile
 
+#: A module `greeting` in C, whose function `text` returns the macro GREETING of its setup.py.
+GREETING = """#include <Python.h>
+static PyObject *text(PyObject *self, PyObject *none) { return PyUnicode_FromString(GREETING); }
+static PyMethodDef methods[] = {{"text", text, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "greeting", "", -1, methods};
+PyMODINIT_FUNC PyInit_greeting(void) { return PyModule_Create(&definition); }
+"""
+
 
 def write_wheel(directory, name, version, files=None, *, requirements=(), commands="", tag="py3-none-any"):
     """Write a wheel with files and commands (PEP 427: a zip archive) to a directory; return its path."""

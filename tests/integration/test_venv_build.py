@@ -6,7 +6,7 @@ import types
 from pathlib import Path
 
 import pytest
-from distributions import sha256, write_sdist
+from distributions import GREETING, sha256, write_sdist
 from easybuild_prefix import EasyBuildPrefix
 
 from testbed.recipes import LOCK
@@ -27,12 +27,7 @@ from setuptools import Extension, setup
 macros = [("GREETING", '"%s"' % os.environ["GREETING"])]
 setup(name="greeting", version="1.0", ext_modules=[Extension("greeting", ["greeting.c"], define_macros=macros)])
 """,
-    "greeting.c": """#include <Python.h>
-static PyObject *text(PyObject *self, PyObject *none) { return PyUnicode_FromString(GREETING) }
-static PyMethodDef methods[] = {{"text", text, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
-static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "greeting", "", -1, methods};
-PyMODINIT_FUNC PyInit_greeting(void) { return PyModule_Create(&definition); }
-""",
+    "greeting.c": GREETING.replace("GREETING); }", "GREETING) }"),
 }
 PATCH = """The semicolon.
 --- a/greeting.c

@@ -17,18 +17,16 @@ def meet(testbed, venv, work):
     """A function that runs a script in which ranks start probe.py; it returns the words of each rank's line."""
     (work / "probe.py").write_text(PROBE)
 
-    def run(script, which="world"):
-        return ranks(testbed.run(f"module load {venv}\n{script}", cwd=work), which)
+    def run(script, module=venv):
+        return ranks(testbed.run(f"module load {module}\n{script}", cwd=work))
 
     return run
 
 
 @pytest.mark.parametrize(("package", "two"), [("openmpi-bin", "--map-by ppr:1:node"), ("mpich", "-ppn 1")])
-def test_mpirun_in_a_job_starts_ranks_in_the_image(testbed, container, work, package, two):
-    (work / "probe.py").write_text(PROBE)
+def test_mpirun_in_a_job_starts_ranks_in_the_image(meet, container, package, two):
     line = f"{JOB} {need(package)} -n 2 {two} singularity exec $SIF conda-python-distributed probe.py"
-    found = ranks(testbed.run(f"module load {container}\n{line}", cwd=work))
-    assert [rank[:4] for rank in found] == [["2", "of", "2", "nid001001"]] * 2
+    assert [rank[:4] for rank in meet(line, container)] == [["2", "of", "2", "nid001001"]] * 2
 
 
 @pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from distributions import sha256, write_sdist, write_wheel
+from distributions import GREETING, sha256, write_sdist, write_wheel
 
 pytestmark = pytest.mark.testbed
 
@@ -19,12 +19,6 @@ import torch
 from setuptools import Extension, setup
 macros = [("GREETING", '"%s against torch %s"' % (os.environ["GREETING"], torch.__version__))]
 setup(name="greeting", version="1.0", ext_modules=[Extension("greeting", ["greeting.c"], define_macros=macros)])
-"""
-EXTENSION = """#include <Python.h>
-static PyObject *text(PyObject *self, PyObject *none) { return PyUnicode_FromString(GREETING); }
-static PyMethodDef methods[] = {{"text", text, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
-static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "greeting", "", -1, methods};
-PyMODINIT_FUNC PyInit_greeting(void) { return PyModule_Create(&definition); }
 """
 RANKS = """import greeting, hello, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -43,7 +37,7 @@ def lines_on(site, module):
     wheel = write_wheel(wheels, "hello", "1.0", {"hello.py": "WORD = 'hello'\n"})
     lock = site.directory / "lock.txt"
     lock.write_text(f"hello==1.0 --hash=sha256:{sha256(wheel)}\n")
-    sdist = write_sdist(site.directory, "greeting", {"setup.py": SETUP, "greeting.c": EXTENSION})
+    sdist = write_sdist(site.directory, "greeting", {"setup.py": SETUP, "greeting.c": GREETING})
     version, _, suffix = module.partition("/")[2].partition("-")
     return LINES.format(version=version, suffix=f"-{suffix}", sdist=sha256(sdist), lock=sha256(lock))
 

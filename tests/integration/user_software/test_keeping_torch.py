@@ -43,8 +43,7 @@ mkdir -p $PYTHONUSERBASE/bin; cp {shutil.which("uv") or "/bin/true"} $PYTHONUSER
 """
 
     def run(script):
-        result = testbed.run_unchecked(f"{code}{enter}bash -c '{script}' 2>&1", cwd=index)
-        return re.sub(r"\n(?=.)", "\n", result.stdout)
+        return testbed.run_unchecked(f"{code}{enter}bash -c '{script}' 2>&1", cwd=index).stdout
 
     return run
 
