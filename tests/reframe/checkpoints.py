@@ -1,8 +1,7 @@
 """Checkpoint and requeue: a job that Slurm stops saves, returns to the queue, and ends where it left."""
 
 import reframe as rfm
-import reframe.utility.sanity as sn
-from pytorch_job import UPGRADE, PyTorchJob
+from pytorch_job import UPGRADE, PyTorchJob, passes
 from reframe.core.backends import getlauncher
 from reframe.core.builtins import run_before, sanity_function
 
@@ -22,22 +21,14 @@ class CheckpointAndRequeue(PyTorchJob):
         # an epoch takes a second or less on GPUs, and the signal must arrive before the last
         self.epochs = 50 if self.has_gpus else 3
         self.job.options += ["--requeue", "--open-mode=append"]
-        training = ["$PAYLOAD/mnist_ddp.py", *(["--gpu"] if self.has_gpus else []), f"--epochs {self.epochs}"]
-        command = [launcher.run_command(self.job), self.runscript("conda-python-distributed"), "-u"]
+        self.run_payload("mnist_ddp.py", f"--epochs {self.epochs}", "--modelpath model")
+        command = [launcher.run_command(self.job), self.executable, *self.executable_opts]
         self.job.launcher = getlauncher("local")()
         self.executable = "bash"
-        self.executable_opts = ["requeue.bash", *command, *training, "--modelpath", "model"]
+        self.executable_opts = ["requeue.bash", *command]
 
     @sanity_function
     def resumes(self):
-        return sn.all(
-            [
-                sn.assert_found(r"^start 0 of job", self.stdout),
-                sn.assert_found(r"^SIGUSR1: stopped after ", self.stdout),
-                sn.assert_found(r"^training: status 75$", self.stdout),
-                sn.assert_found(r"^start 1 of job", self.stdout),
-                sn.assert_found(r"^resuming after ", self.stdout),
-                sn.assert_found(rf"^epoch {self.epochs}/{self.epochs} ", self.stdout),
-                sn.assert_found(r"^training: status 0$", self.stdout),
-            ]
-        )
+        first = "^start 0 of job", "^SIGUSR1: stopped after ", "^training: status 75$"
+        second = "^start 1 of job", "^resuming after ", f"^epoch {self.epochs}/{self.epochs} ", "^training: status 0$"
+        return passes(self.stdout, *first, *second)

@@ -1,8 +1,7 @@
 """Every launcher starts all ranks of one world, in image and venv."""
 
 import reframe as rfm
-import reframe.utility.sanity as sn
-from pytorch_job import PREFLIGHT, UPGRADE, PyTorchJob
+from pytorch_job import PREFLIGHT, UPGRADE, PyTorchJob, passes
 from reframe.core.backends import getlauncher
 from reframe.core.builtins import parameter, run_after, run_before, sanity_function
 
@@ -62,12 +61,8 @@ class Launcher(PyTorchJob):
 
     @sanity_function
     def is_one_world(self):
-        return sn.all(
-            [
-                sn.assert_found(rf"^all-reduce check: ranks {self.num_tasks}, nodes {self.node_count},", self.stdout),
-                sn.assert_found(r"^sums: right in all \d+ sizes on all ranks$", self.stdout),
-            ]
-        )
+        world = rf"^all-reduce check: ranks {self.num_tasks}, nodes {self.node_count},"
+        return passes(self.stdout, world, r"^sums: right in all \d+ sizes on all ranks$")
 
 
 @rfm.simple_test
@@ -88,4 +83,4 @@ class OneProcess(PyTorchJob):
 
     @sanity_function
     def is_alone(self):
-        return sn.assert_found(r"^all-reduce check: ranks 1, nodes 1,", self.stdout)
+        return passes(self.stdout, r"^all-reduce check: ranks 1, nodes 1,")

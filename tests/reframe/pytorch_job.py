@@ -36,6 +36,7 @@ variables : list of str
 """
 
 import reframe as rfm
+import reframe.utility.sanity as sn
 from reframe.core.builtins import run_after, run_before, variable
 from reframe.core.exceptions import ReframeError
 
@@ -43,6 +44,12 @@ from reframe.core.exceptions import ReframeError
 UPGRADE = {"upgrade"}
 WEEKLY = UPGRADE | {"weekly"}
 PREFLIGHT = WEEKLY | {"preflight"}
+
+
+def passes(output, *patterns, faults=None):
+    """Whether the output has a line of each pattern and none of `faults`, which else are the reason of the failure."""
+    found = sn.extractall(faults, output) if faults else []
+    return sn.all([sn.assert_eq(found, [], msg="{0}"), *(sn.assert_found(pattern, output) for pattern in patterns)])
 
 
 class PyTorchJob(rfm.RunOnlyRegressionTest):
@@ -90,6 +97,11 @@ class PyTorchJob(rfm.RunOnlyRegressionTest):
         """Return the command of a runscript in the environment's image or venv."""
         extras = self.current_environ.extras
         return extras.get("enter", "") + extras.get("runscripts", "") + name
+
+    def run_payload(self, script, *options):
+        """Run a script of the payload with options on all ranks."""
+        self.executable = self.runscript("conda-python-distributed")
+        self.executable_opts = ["-u", f"$PAYLOAD/{script}", *(["--gpu"] if self.has_gpus else []), *options]
 
     def site_references(self):
         """Return the site's references of this test in this shape: variable -> (value, lower, upper, unit)."""

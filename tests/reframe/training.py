@@ -2,7 +2,7 @@
 
 import reframe as rfm
 import reframe.utility.sanity as sn
-from pytorch_job import UPGRADE, WEEKLY, PyTorchJob
+from pytorch_job import UPGRADE, WEEKLY, PyTorchJob, passes
 from reframe.core.builtins import parameter, performance_function, run_after, run_before, sanity_function
 
 
@@ -14,11 +14,6 @@ class Training(PyTorchJob):
     @run_after("init")
     def set_tags(self):
         self.tags = WEEKLY if self.nodes == 2 else UPGRADE
-
-    def train(self, script, *options):
-        """Set the command: `script` of the payload, with `options`."""
-        self.executable = self.runscript("conda-python-distributed")
-        self.executable_opts = ["-u", f"$PAYLOAD/{script}", *(["--gpu"] if self.has_gpus else []), *options]
 
     @performance_function("s")
     def training_time(self):
@@ -38,19 +33,12 @@ class TrainMNIST(Training):
     @run_before("run")
     def set_command(self):
         # an epoch takes a second or less on GPUs, too short to measure
-        self.train("mnist_ddp.py", "--epochs", "5" if self.has_gpus else "1")
+        self.run_payload("mnist_ddp.py", "--epochs", "5" if self.has_gpus else "1")
 
     @sanity_function
     def learns(self):
-        accuracy = sn.extractsingle(r"^test accuracy: ([\d.]+) %", self.stdout, 1, float)
-        return sn.all(
-            [
-                sn.assert_found(
-                    rf"^world size {self.num_tasks}, .*: 60000 training and 10000 test images", self.stdout
-                ),
-                sn.assert_ge(accuracy, self.least_accuracy),
-            ]
-        )
+        images = passes(self.stdout, rf"^world size {self.num_tasks}, .*: 60000 training and 10000 test images")
+        return sn.all([images, sn.assert_ge(self.accuracy(), self.least_accuracy)])
 
     @performance_function("%")
     def accuracy(self):
@@ -69,11 +57,11 @@ class TrainLanguageModel(Training):
 
     @run_before("run")
     def set_command(self):
-        self.train("lm_fsdp.py", *self.current_partition.extras["language_model"])
+        self.run_payload("lm_fsdp.py", *self.current_partition.extras["language_model"])
 
     @sanity_function
     def learns(self):
-        return sn.assert_found(r"^validation loss: [\d.]+, below the unigram model's", self.stdout)
+        return passes(self.stdout, r"^validation loss: [\d.]+, below the unigram model's")
 
     @performance_function("tokens/s")
     def tokens_per_second(self):

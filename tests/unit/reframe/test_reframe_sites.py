@@ -69,7 +69,8 @@ JOBS = {
 @pytest.mark.parametrize("site", SITES)
 def test_every_job_can_be_written_without_the_site_and_has_its_launch_line(site, tmp_path):
     output = reframe(site, tmp_path, "--dry-run")
-    assert re.search(r"\(0 failure\(s\), 0 expected failure\(s\), 0 skipped, 0 aborted\)", output), output
+    skipped = int(site == "alps")  # OneProcess: srun alone starts images there
+    assert f"(0 failure(s), 0 expected failure(s), {skipped} skipped, 0 aborted)" in output, output
     ranks, gpus, option, launch = JOBS[site]
     options = ["--nodes=2", f"--ntasks-per-node={ranks}", f"--gpus-per-node={gpus}" if gpus else "", option]
     lines = [*(f"#SBATCH {each}" for each in options if each), launch]
