@@ -24,18 +24,7 @@ print(socket.gethostname(), f'{{version >> 16}}.{{version & 0xffff}}', place, fo
 """
 
 #: What Debian's libfabric needs of the host.
-NEEDED = (
-    "librdmacm",
-    "libefa",
-    "libibverbs",
-    "libpsm_infinipath",
-    "libinfinipath",
-    "libpsm2",
-    "libnl-3",
-    "libnl-route-3",
-    "libnuma",
-    "libatomic",
-)
+NEEDED = "rdmacm efa ibverbs psm_infinipath infinipath psm2 nl-3 nl-route-3 numa atomic"
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +77,7 @@ def libfabric(libraries):
     if real is None:
         return f"{libraries}/libfabric.so.* {libraries}/libcxi.so.1", "2.4"
     version = ctypes.CDLL(real).fi_version()
-    files = [real, *(path for name in NEEDED for path in real.parent.glob(name + ".so.*"))]
+    files = [real, *(path for name in NEEDED.split() for path in real.parent.glob(f"lib{name}.so.*"))]
     return " ".join(map(str, files)), f"{version >> 16}.{version & 0xFFFF}"
 
 

@@ -1,6 +1,5 @@
 """Kernels for Jupyter: the notebook of the ladder runs in one, and Jupyter starts and ends them."""
 
-import functools
 import json
 import os
 import re
@@ -77,19 +76,14 @@ print(json.dumps([began, interrupted, after, shut_down, gone(name)]))
 """
 
 
-@pytest.fixture(scope="module")
-def wheels(testbed):
-    """Wheels of ipykernel and its dependencies for the modules' Python: the image may not reach the package index."""
-    with tempfile.TemporaryDirectory(prefix="wheels-", dir=testbed.layout.root) as directory:
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", directory, "ipykernel==7.4.0"]
-        subprocess.run(download, check=True, capture_output=True, timeout=1800)
-        yield directory
-
-
 class Jupyter:
     """A kernel that `install-kernel` created for a module, and a Jupyter without a loaded module."""
 
-    def __init__(self, testbed, module, wheels, directory):
+    def __init__(self, testbed, module, directory):
+        # the image may not reach the package index
+        wheels = directory / "wheels"
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", wheels, "ipykernel==7.4.0"]
+        subprocess.run(download, check=True, capture_output=True, timeout=1800)
         self.work = directory / "work"
         self.home = self.work / "home"
         self.home.mkdir(parents=True)
@@ -120,21 +114,14 @@ class Jupyter:
         return result.stdout
 
 
-@pytest.fixture(scope="module")
-def jupyters(testbed, wheels):
-    """A function that returns the Jupyter of a module, one for all tests."""
-    with tempfile.TemporaryDirectory(prefix="jupyter-", dir=testbed.layout.root) as directory:
-        yield functools.cache(lambda module: Jupyter(testbed, module, wheels, Path(directory) / module))
-
-
-@pytest.fixture
-def jupyter(jupyters, module):
+@pytest.fixture(scope="module", params=["container", pytest.param("venv", marks=pytest.mark.thorough)])
+def jupyter(testbed, request):
     """The Jupyter of each module."""
-    return jupyters(module)
+    with tempfile.TemporaryDirectory(prefix="jupyter-", dir=testbed.layout.root) as directory:
+        yield Jupyter(testbed, request.getfixturevalue(request.param), Path(directory))
 
 
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
-def test_the_notebook_runs_in_the_kernel_that_one_command_makes(testbed, module, jupyter):
+def test_the_notebook_runs_in_the_kernel_that_one_command_makes(testbed, jupyter):
     notebook = jupyter.work / "mnist.ipynb"
     testbed.run(f"{jupyter.load}sed s/epochs=3/epochs=1/ $PAYLOAD/ladder/mnist.ipynb >{notebook}")
     output = jupyter.run(EXECUTE, str(notebook))
@@ -143,8 +130,7 @@ def test_the_notebook_runs_in_the_kernel_that_one_command_makes(testbed, module,
     assert float(accuracy) > 60
 
 
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
-def test_jupyter_can_interrupt_shut_down_and_kill_the_kernel(module, jupyter):
+def test_jupyter_can_interrupt_shut_down_and_kill_the_kernel(jupyter):
     assert json.loads(jupyter.run(CONTROL)) == [True, "KeyboardInterrupt", "ok", True, True]
 
 

@@ -139,15 +139,10 @@ def frontier(system):
     return system
 
 
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [
-        pytest.param("PyTorch-2.3.1-rocm-6.0-venv", "2.3.1+rocm6.0", id="page"),
-        pytest.param("PyTorch-2.10.0-rocm-7.1-venv", "2.10.0+rocm7.1", id="now"),
-    ],
-)
+@pytest.mark.parametrize(("torch", "rocm"), [("2.3.1", "6.0"), ("2.10.0", "7.1")])
 @pytest.mark.thorough  # test_venv_build.py always builds a package from source, test_packed.py packs
-def test_virtual_environments_of_frontier_with_mpi4py_from_source(frontier, name, version):
+def test_virtual_environments_of_frontier_with_mpi4py_from_source(frontier, torch, rocm):
+    name, version = f"PyTorch-{torch}-rocm-{rocm}-venv", f"{torch}+rocm{rocm}"
     settings = f"{frontier.index}\nexport CFLAGS=-O0"  # compiles mpi4py in seconds
     changes = [("c8fa625e0f92b082ef955bfb52f19fa6691d29273d7d71135d295aa143dee6cb", frontier.mpi4py)]
     frontier.check(name, FRONTIER_LINE, version=version, changes=changes, settings=settings)

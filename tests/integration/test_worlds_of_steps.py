@@ -1,9 +1,7 @@
 """The world in steps of Slurm that are unlike others, by --dry-run: nothing but the runscripts and Slurm is needed."""
 
-import os
-import pty
 import re
-import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,21 +124,10 @@ def test_a_shell_that_alone_is_left_of_its_step_starts_no_rank(testbed, show, wo
         f"exec </dev/null\n{show}; echo status $?\nsrun --overlap -N1 -n2 {show}\n"
         f"{mpirun} --oversubscribe -np 2 {show}\nexit 0\n"
     )
-    terminal, other_end = pty.openpty()
-    line = ["srun", "-N1", "-n4", "--overcommit", "-w", A, "--pty", "bash", "--norc"]
-    environment = testbed.environment()
-    with subprocess.Popen(
-        line, stdin=other_end, stdout=other_end, stderr=other_end, env=environment, start_new_session=True
-    ) as process:
-        os.close(other_end)
-        os.write(terminal, f". {work}/typed; exit\n".encode())
-        shown = b""
-        try:
-            while True:
-                shown += os.read(terminal, 4096)
-        except OSError:  # the other end is closed
-            process.wait(timeout=300)
-    lines = shown.decode().replace("\r", "").splitlines()
+    line = f"srun -N1 -n4 --overcommit -w {A} --pty bash --norc"
+    terminal = f"{sys.executable} -c 'import pty, sys; pty.spawn(sys.argv[1:])' {line}"
+    shown = testbed.run_unchecked(f"{terminal} <<<'. {work}/typed; exit'").stdout
+    lines = shown.replace("\r", "").splitlines()
     assert any("is one of 4 tasks of Slurm step" in text and "srun --overlap -N1 -n4" in text for text in lines), lines
     assert "status 2" in lines
     assert sum(text.startswith(("0/2 0/2 0 nid001001 ", "1/2 1/2 0 nid001001 ")) for text in lines) == (

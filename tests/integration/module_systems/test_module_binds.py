@@ -12,8 +12,17 @@ from testbed.recipes import CONTAINER, VENV
 pytestmark = pytest.mark.testbed
 
 
-@pytest.mark.parametrize("there", ["nothing", "directory", "packed", "both", "unpacked"])
-def test_the_module_mounts_the_user_software_that_exists_when_it_is_loaded(image_site, there, tmp_path):
+@pytest.mark.parametrize(
+    ("there", "mounted"),
+    [
+        ("nothing", []),
+        ("directory", ["{}:/user-software"]),
+        ("packed", ["{}.squashfs:/user-software:ro"]),
+        ("both", ["{}.squashfs:/user-software:ro"]),
+        ("unpacked", ["{}:/user-software"]),
+    ],
+)
+def test_the_module_mounts_the_user_software_that_exists_when_it_is_loaded(image_site, there, mounted, tmp_path):
     site, store = image_site, image_site.user_software
     if there in ("directory", "both", "unpacked"):
         (store / "venv").mkdir(parents=True)
@@ -26,16 +35,7 @@ def test_the_module_mounts_the_user_software_that_exists_when_it_is_loaded(image
     site.run(script)
     singularity, apptainer, with_venv, virtual_env = state(loaded)
     mounts = [entry for entry in singularity.split(",") if "/user-software" in entry and str(site.root) in entry]
-    assert (
-        mounts
-        == {
-            "nothing": [],
-            "directory": [f"{store}:/user-software"],
-            "packed": [f"{store}.squashfs:/user-software:ro"],
-            "both": [f"{store}.squashfs:/user-software:ro"],
-            "unpacked": [f"{store}:/user-software"],
-        }[there]
-    )
+    assert mounts == [bind.format(store) for bind in mounted]
     assert (":ro,image-src=." in singularity) == (there in ("packed", "both"))
     assert apptainer == singularity
     assert with_venv == ("true" if there == "nothing" else "source /user-software/venv/pytorch/bin/activate")

@@ -1,4 +1,4 @@
-"""Modules in the setups of sites: hierarchical naming, Lmod's cache, and EasyBuild's own PyTorch recipes."""
+"""Modules in the setups of sites: hierarchical naming, and EasyBuild's own PyTorch recipes."""
 
 import subprocess
 import sys
@@ -6,8 +6,6 @@ import sys
 import pytest
 from written_modules import VENV, prepare_installation
 
-from testbed.module_systems import values
-from testbed.packages import find_lmod
 from testbed.recipes import EASYCONFIGS
 
 pytestmark = pytest.mark.testbed
@@ -31,31 +29,6 @@ def test_a_hierarchical_naming_scheme_puts_the_module_into_core(hierarchical, mo
     script = f'module load {name}; echo "$CONTAINERROOT"; module unload {name}; echo "${{CONTAINERROOT-gone}}"'
     printed = module_system("Lmod").run(script, root / "modules/all/Core").split()
     assert printed == [str(root / "software" / name), "gone"]
-
-
-def test_lmods_cache_has_the_modules_and_loading_with_it_gives_a_user_the_same(modules_of, module_system, tmp_path):
-    site = modules_of("Lmod", "Lua")[VENV]
-    modules = site.root / "modules/all"
-    writer = find_lmod().parents[1] / "libexec" / "update_lmod_system_cache_files"
-    # as a site's cron job, which has another HOME
-    written = subprocess.run(
-        [writer, "-d", tmp_path / "cache", "-t", tmp_path / "stamp", modules],
-        env={"HOME": str(tmp_path / "absent"), "PATH": "/usr/bin:/bin"},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert written.returncode == 0, written.stderr
-    (tmp_path / "lmodrc.lua").write_text(
-        f'scDescriptT = {{ {{ ["dir"] = "{tmp_path}/cache", ["timestamp"] = "{tmp_path}/stamp" }} }}\n'
-    )
-    cached = f"export LMOD_RC={tmp_path}/lmodrc.lua"
-    assert f"{tmp_path}/cache" in site.run_unchecked(f"{cached}; module --config").stderr
-    text = site.run_unchecked(f"{cached}; module spider {site.name}").stderr
-    assert f"module load {site.name}" in text
-    for number, setup in enumerate(["true", cached]):
-        site.run(f"{setup}; module load {site.name}; unset LMOD_RC; env --null > {tmp_path}/{number}")
-    assert values(tmp_path / "0") == values(tmp_path / "1")
 
 
 @pytest.mark.thorough

@@ -33,24 +33,15 @@ conda_activation = 'source /opt/conda/bin/activate pytorch'
 gpu = 'cuda'
 """
 
-NAMES = [
-    "SIF",
-    "RUNSCRIPTS",
-    "PAYLOADPYTORCH",
-    "PYTHONUSERBASE",
-    "WITH_CONDA",
-    "WITH_VENV",
-    "SINGULARITY_NV",
-    "SINGULARITYENV_VIRTUAL_ENV",
-    "APPTAINERENV_VIRTUAL_ENV",
-    "PIP_CONSTRAINT",
-    "TORCH_EXTENSIONS_DIR",
-]
+NAMES = (
+    "SIF RUNSCRIPTS PAYLOADPYTORCH PYTHONUSERBASE WITH_CONDA WITH_VENV SINGULARITY_NV SINGULARITYENV_VIRTUAL_ENV "
+    "APPTAINERENV_VIRTUAL_ENV PIP_CONSTRAINT TORCH_EXTENSIONS_DIR"
+)
 OWN = {
     "nothing": "",
     "lists": "export SINGULARITY_BINDPATH=/a:/mnt/a:ro,/srv APPTAINER_BINDPATH=/p SINGULARITYENV_PREPEND_PATH=/opt/bin",
-    "signs": "; ".join(f"""export {name}='library://a/b:1,2&3;$x\\y "z"'""" for name in NAMES),
-    "empty": f"export {'= '.join(NAMES)}=",
+    "signs": "; ".join(f"""export {name}='library://a/b:1,2&3;$x\\y "z"'""" for name in NAMES.split()),
+    "empty": f"export {NAMES.replace(' ', '= ')}=",
 }
 
 
