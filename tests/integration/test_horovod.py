@@ -9,7 +9,7 @@ from optional_packages import need
 
 from testbed.packages import find_optional
 from testbed.recipes import EASYCONFIGS, VERSION, module
-from testbed.stand_ins.job_scripts import submission, written
+from testbed.stand_ins.job_scripts import JOBS, submission, written
 from testbed.stand_ins.systems import StandIns, sha256
 
 # compiling Horovod takes a fifth of a whole run
@@ -41,13 +41,19 @@ def accuracy(output):
     return float(re.search(r"^test accuracy: (\d+\.\d\d) %$", output, re.MULTILINE)[1])
 
 
-def test_the_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod, alone, work):
-    load = f"{SETTINGS}{horovod}\nexport MODULEPATH={work}"  # without the MNIST module
-    testbed.run(f"{load}\n{submission('$PAYLOAD/jobs/infiniband/horovod_pytorch.job --epochs 1')}", cwd=work)
+def accuracy_of_job(testbed, load, script, work):
+    """Submit the job script, which starts 4 ranks on 2 nodes; return the accuracy that it prints."""
+    testbed.run(f"{SETTINGS}{load}\n{submission(f'{script} --epochs 1')}", cwd=work)
     ((name, text),) = written(work).items()
     assert re.fullmatch(r"horovod_pytorch-\d+\.out", name)
     assert "world size 4, Horovod" in text
-    assert abs(accuracy(text) - alone) <= 1
+    return accuracy(text)
+
+
+def test_the_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod, alone, work):
+    load = f"{horovod}\nexport MODULEPATH={work}"  # without the MNIST module
+    found = accuracy_of_job(testbed, load, "$PAYLOAD/jobs/infiniband/horovod_pytorch.job", work)
+    assert abs(found - alone) <= 1
 
 
 #: Name -> line and world: with Slurm's PMIx, whose ranks are those of MPI; the command of ml-dist; with the launcher.
@@ -76,7 +82,7 @@ CUDA = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv"
 
 @pytest.mark.parametrize("horovod", [VENV], indirect=True)
 def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accuracy_of_one_process(
-    testbed, horovod, venv, work
+    testbed, horovod, alone, venv, work
 ):
     """Wheels, NCCL and the build of Horovod are stand-ins; settings, patch and job script are real."""
     with tempfile.TemporaryDirectory(prefix="horovod-", dir=testbed.layout.root) as directory:
@@ -94,11 +100,6 @@ def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accurac
         result = testbed.run_unchecked(f"unset NCCL_PATH\n{index} eb {install} {recipe}")
         assert "$NCCL_PATH is not set" in result.stderr
         testbed.run(f"NCCL_PATH={directory} {index} eb {install} {recipe}")
-        there = f"{SETTINGS}export MODULEPATH={directory}/modules/all\n"  # without the MNIST module
-        job = testbed.layout.repository / "payload" / "jobs" / "infiniband" / "horovod_pytorch.job"
-        testbed.run(there + submission(f"{job} --epochs 1"), cwd=work)
-        ((name, text),) = written(work).items()
-        assert re.fullmatch(r"horovod_pytorch-\d+\.out", name)
-        assert "world size 4, Horovod" in text
-        alone = testbed.run(f"{horovod}\nsrun -n1 python $PAYLOAD/ladder/mnist_single.py --epochs 1")
-        assert abs(accuracy(text) - accuracy(alone)) <= 1
+        there = f"export MODULEPATH={directory}/modules/all"  # without the MNIST module
+        found = accuracy_of_job(testbed, there, JOBS / "infiniband" / "horovod_pytorch.job", work)
+        assert abs(found - alone) <= 1

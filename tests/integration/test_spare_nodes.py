@@ -56,11 +56,6 @@ class Session:
         return self.process.wait(timeout=1200)
 
 
-def assert_equal_weights(one, other):
-    one, other = (torch.load(path / "mnist_ddp.pt", weights_only=True) for path in (one, other))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 #: Ranks without torch, whose import takes 2 CPU seconds: those of the first run wait until the file `continue` exists.
 WAITING = """
 import os, time
@@ -111,4 +106,5 @@ def test_after_two_failures_the_weights_are_those_of_an_undisturbed_run(
     session.wait_for("run 3 on nid001003,nid001004, 0 spare")
     assert session.end() == 0, session.output()
     assert session.output().count("resuming after ") == 2
-    assert_equal_weights(few_images / "through", few_images / "run")
+    one, other = (torch.load(few_images / name / "mnist_ddp.pt", weights_only=True) for name in ("through", "run"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
