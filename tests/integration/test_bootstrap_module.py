@@ -7,8 +7,6 @@ from testbed.module_systems import MODULEFILES, snapshot, values
 
 pytestmark = pytest.mark.testbed
 
-
-#: EasyBuild's settings: the name that the test has -> the shell's own exports, and a user's configuration file.
 RECIPES = MODULEFILES.parent / "easyconfigs"
 BLOCKS = MODULEFILES.parent / "easyblocks" / "*.py"
 SITES_FILE = """[config]
@@ -24,60 +22,53 @@ BASE = /srv
 """
 
 
-@pytest.mark.parametrize(
-    ("own", "file", "expected", "modulepath"),
-    [
-        pytest.param(
-            "",
-            "",
-            {"ROBOT_PATHS": f"{RECIPES}:", "INCLUDE_EASYBLOCKS": f"{BLOCKS}", "PREFIX": None, "SOURCEPATH_DATA": None},
-            ["{home}/.local/easybuild/modules/all"],
-            id="none",
-        ),
-        pytest.param(
-            "export EASYBUILD_PREFIX=/srv/mine EASYBUILD_SOURCEPATH=/srv/s EASYBUILD_ROBOT_PATHS=/srv/recipes",
-            "",
-            {"ROBOT_PATHS": f"{RECIPES}:/srv/recipes", "PREFIX": "/srv/mine", "SOURCEPATH_DATA": "/srv/s"},
-            ["/srv/mine/modules/all"],
-            id="exported",
-        ),
-        pytest.param(
-            "",
-            SITES_FILE,
-            {
-                "ROBOT_PATHS": f"{RECIPES}:/srv/recipes:",
-                "INCLUDE_EASYBLOCKS": f"{BLOCKS},/srv/easyblocks/*.py",
-                "PREFIX": None,
-                "SOURCEPATH": None,
-                "SOURCEPATH_DATA": "/srv/sources",
-                "MODULE_SYNTAX": None,
-            },
-            ["/srv/prefix/modules/all"],
-            id="in a configuration file",
-        ),
-        pytest.param(
-            "export EASYBUILD_PREFIX=/srv/mine",
-            SITES_FILE,
-            {"PREFIX": "/srv/mine"},
-            ["/srv/mine/modules/all"],
-            id="exported over a configuration file",
-        ),
-        pytest.param(
-            "export EASYBUILD_MODULE_NAMING_SCHEME=HierarchicalMNS EASYBUILD_INSTALLPATH=/srv/i",
-            "",
-            {},
-            ["/srv/i/modules/all/Core"],
-            id="hierarchical",
-        ),
-        pytest.param(
-            "",
-            "[config]\nmodule-naming-scheme = CategorizedHMNS\ninstallpath-modules = /srv/m\n",
-            {},
-            ["/srv/m/all/Core/ai", "/srv/m/all/Core/data"],
-            id="hierarchical with classes",
-        ),
-    ],
-)
+#: Name -> the shell's exports, the configuration file, variables after loading, and how MODULEPATH begins.
+CASES = {
+    "none": (
+        "",
+        "",
+        {"ROBOT_PATHS": f"{RECIPES}:", "INCLUDE_EASYBLOCKS": f"{BLOCKS}", "PREFIX": None, "SOURCEPATH_DATA": None},
+        "{home}/.local/easybuild/modules/all",
+    ),
+    "exported": (
+        "export EASYBUILD_PREFIX=/srv/mine EASYBUILD_SOURCEPATH=/srv/s EASYBUILD_ROBOT_PATHS=/srv/recipes",
+        "",
+        {"ROBOT_PATHS": f"{RECIPES}:/srv/recipes", "PREFIX": "/srv/mine", "SOURCEPATH_DATA": "/srv/s"},
+        "/srv/mine/modules/all",
+    ),
+    "in a configuration file": (
+        "",
+        SITES_FILE,
+        {
+            "ROBOT_PATHS": f"{RECIPES}:/srv/recipes:",
+            "INCLUDE_EASYBLOCKS": f"{BLOCKS},/srv/easyblocks/*.py",
+            **dict.fromkeys(("PREFIX", "SOURCEPATH", "MODULE_SYNTAX")),
+            "SOURCEPATH_DATA": "/srv/sources",
+        },
+        "/srv/prefix/modules/all",
+    ),
+    "exported over a configuration file": (
+        "export EASYBUILD_PREFIX=/srv/mine",
+        SITES_FILE,
+        {"PREFIX": "/srv/mine"},
+        "/srv/mine/modules/all",
+    ),
+    "hierarchical": (
+        "export EASYBUILD_MODULE_NAMING_SCHEME=HierarchicalMNS EASYBUILD_INSTALLPATH=/srv/i",
+        "",
+        {},
+        "/srv/i/modules/all/Core",
+    ),
+    "hierarchical with classes": (
+        "",
+        "[config]\nmodule-naming-scheme = CategorizedHMNS\ninstallpath-modules = /srv/m\n",
+        {},
+        "/srv/m/all/Core/ai:/srv/m/all/Core/data",
+    ),
+}
+
+
+@pytest.mark.parametrize(("own", "file", "expected", "modulepath"), CASES.values(), ids=CASES)
 def test_the_bootstrap_module_leaves_easybuilds_settings_as_they_are(
     modules, tmp_path, own, file, expected, modulepath
 ):
@@ -92,8 +83,7 @@ def test_the_bootstrap_module_leaves_easybuilds_settings_as_they_are(
     new = values(loaded)
     assert {name: new.get(f"EASYBUILD_{name}") for name in expected} == expected
     assert new["EASYBUILD_MODULES_TOOL"] == modules.name.replace(" ", "")
-    tops = [path.format(home=tmp_path) for path in modulepath]
-    assert new["MODULEPATH"].split(":")[: len(tops)] == tops
+    assert f"{new['MODULEPATH']}:".startswith(f"{modulepath.format(home=tmp_path)}:")
     place = "/srv/prefix/software, as set in" if file == SITES_FILE else f"{tmp_path}/.local"
     message = f"software will be installed in {place}"
     assert (message in result.stderr) is not any(name in own for name in ("_PREFIX", "_INSTALLPATH")), result.stderr
