@@ -7,6 +7,15 @@ import sys
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
+#: Prints its rank, whether this Python runs from the packed files, what is mounted and in which namespace: in one
+#: write, as launchers mix the partial writes of ranks.
+PROBE = """
+import os, sys
+mounts = [line.split()[0].partition('@')[0] for line in open('/proc/mounts') if ' fuse.squashfuse ' in line]
+packed = os.path.exists(sys.prefix + '/../.packed')
+words = [os.environ.get('RANK'), packed, *mounts, os.readlink('/proc/self/ns/mnt')]
+os.write(1, f"{' '.join(map(str, words))}\\n".encode())
+"""
 RUNSCRIPTS = ("conda-python-distributed", "conda-python-simple", "ddp-env", "pytorch-stage")
 
 

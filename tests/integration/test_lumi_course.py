@@ -140,13 +140,3 @@ def test_the_job_trains_and_its_output_is_at_the_path_on_the_page(course, files)
     assert "world size 2," in text
     assert re.search(r"test accuracy: [\d.]+ %", text)
     assert list((files / "model").iterdir())
-
-
-def test_without_the_installed_image_the_central_one_is_used_after_loading_again(course):
-    """The last test of the file, as it deletes the image."""
-    output = course.run(f"{LOAD}rm -f $SIF\nmodule load {MODULE}\necho $SIF; echo $SIFPYTORCH; echo $CONTAINERROOT")
-    sif, sifpytorch, root = output.splitlines()
-    assert sif == sifpytorch == f"{course.central}/{IMAGE}"
-    assert Path(root).parts[-2:] == tuple(MODULE.split("/"))
-    ran = course.run(f"{LOAD}srun -N1 -n1 singularity exec $SIF conda-python-distributed -c 'print(7)'")
-    assert ran == "7\n"

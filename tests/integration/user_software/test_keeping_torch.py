@@ -67,15 +67,6 @@ def test_own_environments_get_the_latest_release_that_fits_and_the_modules_torch
 
 
 @pytest.mark.parametrize("keeping", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
-def test_the_modules_own_pip_does_so_too(keeping):
-    output = keeping(
-        "pip install -q --user accelerate; pip list 2>/dev/null | grep accelerate; pip install --user torch==2.15.0"
-    )
-    assert re.search(r"^accelerate +1\.15\.0", output, re.MULTILINE)
-    assert "The PyTorch module keeps its torch 2.13.0+cpu" in output
-
-
-@pytest.mark.parametrize("keeping", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_an_environment_without_the_modules_packages_is_as_without_the_module(keeping):
     output = keeping(f"python -m venv plain; source plain/bin/activate; pip install -q accelerate; {LIST}")
     assert [line.split() for line in output.splitlines()] == [["accelerate", "1.15.0"], ["torch", "2.15.0"]]
