@@ -61,22 +61,6 @@ cd /; {enter}extra-command
     assert int(status) in (127, 255)  # not found: of a shell, and of the image's runtime
 
 
-def test_the_users_environment_comes_before_the_python_of_an_image_that_activates_conda(testbed, container, work):
-    (work / "conda/bin").mkdir(parents=True)
-    (work / "conda/bin/python").symlink_to("/usr/bin/python3")
-    (work / "conda/activate").write_text("export CONDA_PREFIX=/conda PATH=/conda/bin:$PATH\n")
-    show = "import os, sys; print(os.environ['CONDA_PREFIX'], sys.executable)"
-    run = f'singularity exec $SIF conda-python-simple -c "{show}"'
-    output = testbed.run(
-        f"""export SINGULARITY_BIND={work}/conda:/conda
-module load {container}
-export WITH_CONDA='source /conda/activate'
-{run}
-WITH_VENV=true {run}"""
-    )
-    assert output == "/conda /user-software/venv/pytorch/bin/python\n/conda /conda/bin/python\n"
-
-
 def test_on_the_host_activation_does_nothing(testbed, container):
     output = testbed.run(
         f"""module load {container}
