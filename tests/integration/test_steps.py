@@ -16,18 +16,10 @@ print(socket.gethostname(), found, *[os.environ[name] for name in names])
 """
 
 
-@pytest.fixture
-def probe(work):
-    """The directory that holds the probe as a file."""
+def test_four_ranks_on_two_nodes_form_one_world(testbed, module, enter, work):
     (work / "probe.py").write_text(PROBE)
-    return work
-
-
-def test_four_ranks_on_two_nodes_form_one_world(testbed, module, enter, probe):
-    output = testbed.run(
-        f"module load {module}\n{PAIR} --ntasks-per-node=2 {enter}conda-python-distributed -u probe.py",
-        cwd=probe,
-    )
+    line = f"{PAIR} --ntasks-per-node=2 {enter}conda-python-distributed -u probe.py"
+    output = testbed.run(f"module load {module}\n{line}", cwd=work)
     ranks = sorted(line.split() for line in output.splitlines() if line)
     assert [rank[:7] for rank in ranks] == [
         ["nid001001", "4", "0", "4", "0", "2", "0"],
