@@ -33,28 +33,21 @@ for cell in notebook.cells:
 
 #: Starts a kernel, interrupts a cell, shuts the kernel down, starts it again and kills it; prints the results.
 CONTROL = """
-import json, sys, time
-from pathlib import Path
+import json, subprocess, sys, time
 from jupyter_client.manager import start_new_kernel
 
-def processes(name):
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found += [path] if name in path.read_bytes() else []
-        except OSError:  # it has ended
-            pass
-    return len(found)
+def runs():
+    return subprocess.run(["pgrep", "-f", name], stdout=subprocess.DEVNULL).returncode == 0
 
-def gone(name):
+def gone():
     deadline = time.monotonic() + 300
-    while processes(name) and time.monotonic() < deadline:
+    while runs() and time.monotonic() < deadline:
         time.sleep(0.1)
-    return processes(name) == 0
+    return not runs()
 
 manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=3000)
-name = Path(manager.connection_file).name.encode()
-began = processes(name) > 0
+name = manager.connection_file
+began = runs()
 asked = client.execute("import time; print('asleep', flush=True); time.sleep(3600)")
 while client.get_iopub_msg(timeout=300)["msg_type"] != "stream":
     pass
@@ -68,11 +61,11 @@ while after == "aborted":
     time.sleep(0.1)
     after = client.execute_interactive("1 + 1", timeout=300, output_hook=lambda _: None)["content"]["status"]
 manager.shutdown_kernel()
-shut_down = gone(name)
+shut_down = gone()
 manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=3000)
-name = Path(manager.connection_file).name.encode()
+name = manager.connection_file
 manager.shutdown_kernel(now=True)
-print(json.dumps([began, interrupted, after, shut_down, gone(name)]))
+print(json.dumps([began, interrupted, after, shut_down, gone()]))
 """
 
 

@@ -2,37 +2,24 @@
 
 A site file (sites/) describes a system. ``extras`` of a partition:
 
-ranks_per_node : int
-    Ranks on a node: one per GPU.
-nodes : int
-    The largest job of the tests with `nodes` = "many".
-cpus_per_task : int
-    Cores of a rank, if the site's launch line requests them.
-srun_options : list of str
-    Further options of srun in the launch line of ranks.
-one_node_variables : dict
-    Variables for jobs on one node.
-allreduce_options : list of str
-    Options of ``allreduce_check.py``.
-mpirun : dict
-    Commands of the features ``openmpi`` and ``mpich``.
-language_model : list of str
-    Options of ``lm_fsdp.py``.
-references : dict
-    Test -> "<nodes>x<ranks per node>" -> performance variable -> [value, lower, upper, unit], as in ReFrame.
+- ranks_per_node (int): ranks on a node, one per GPU
+- nodes (int): the largest job of the tests with `nodes` = "many"
+- cpus_per_task (int): cores of a rank, if the site's launch line requests them
+- srun_options (list of str): further options of srun in the launch line of ranks
+- one_node_variables (dict): variables for jobs on one node
+- allreduce_options (list of str): options of ``allreduce_check.py``
+- mpirun (dict): commands of the features ``openmpi`` and ``mpich``
+- language_model (list of str): options of ``lm_fsdp.py``
+- references (dict): test -> "<nodes>x<ranks per node>" -> performance variable -> [value, lower, upper, unit], as in
+  ReFrame
 
 ``extras`` of an environment with the feature ``pytorch``:
 
-module : str
-    The PyTorch module, one of the environment's ``modules``.
-enter : str
-    The start of a command that runs in the image, with a blank at its end.
-runscripts : str
-    The directory of the runscripts, with a slash at its end, if they are not on the PATH there.
-srun_options : list of str
-    Options of srun that start the image.
-variables : list of str
-    Variables of the module beside those of every PyTorch module.
+- module (str): the PyTorch module, one of the environment's ``modules``
+- enter (str): the start of a command that runs in the image, with a blank at its end
+- runscripts (str): the directory of the runscripts, with a slash at its end, if they are not on the PATH there
+- srun_options (list of str): options of srun that start the image
+- variables (list of str): variables of the module beside those of every PyTorch module
 """
 
 import reframe as rfm
