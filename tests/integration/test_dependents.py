@@ -41,24 +41,23 @@ def install(testbed, work):
     return run
 
 
-def on_two_nodes(testbed, load, name):
-    """Run a package on 2 ranks of 2 nodes; return the sorted lines."""
+#: Easyblock, name, files of the sdist, and lines of the recipe.
+PACKAGES_ON_TOP = [
+    ("PythonBundle", "pure", PURE, "exts_list = [('pure', '1.0', {{'checksums': ['{}']}})]\n"),
+    # compiles against torch's headers for minutes
+    pytest.param(
+        *("PythonPackage", "compiled", COMPILED, "sources = [SOURCE_TAR_GZ]\nchecksums = ['{}']\n"),
+        marks=pytest.mark.thorough,
+    ),
+]
+
+
+@pytest.mark.parametrize(("easyblock", "name", "files", "lines"), PACKAGES_ON_TOP, ids=("bundle", "compiled"))
+def test_packages_on_the_venv_module_run_on_two_nodes(testbed, venv, install, work, easyblock, name, files, lines):
+    load = install(easyblock, name, lines.format(sha256(write_sdist(work, name, files))))
     code = f"import os, torch, {name}; print(os.environ['RANK'], {name}.twice(torch.ones(1)).item(), flush=True)"
     output = testbed.run(f'{load}srun -N2 -n2 conda-python-distributed -c "{code}"')
-    return sorted(output.splitlines())
-
-
-def test_a_bundle_of_packages_on_the_venv_module_runs_on_two_nodes(testbed, venv, install, work):
-    checksum = sha256(write_sdist(work, "pure", PURE))
-    load = install("PythonBundle", "pure", f"exts_list = [('pure', '1.0', {{'checksums': ['{checksum}']}})]\n")
-    assert on_two_nodes(testbed, load, "pure") == ["0 2.0", "1 2.0"]
-
-
-@pytest.mark.thorough  # compiles against torch's headers for minutes
-def test_a_compiled_package_on_the_venv_module_runs_on_two_nodes(testbed, venv, install, work):
-    checksum = sha256(write_sdist(work, "compiled", COMPILED))
-    load = install("PythonPackage", "compiled", f"sources = [SOURCE_TAR_GZ]\nchecksums = ['{checksum}']\n")
-    assert on_two_nodes(testbed, load, "compiled") == ["0 2.0", "1 2.0"]
+    assert sorted(output.splitlines()) == ["0 2.0", "1 2.0"]
 
 
 @pytest.mark.thorough
