@@ -1,15 +1,6 @@
 """A separate EasyBuild prefix with a recipe of a test."""
 
-RECIPE = """easyblock = '{easyblock}'
-name = '{name}'
-version = '{version}'
-versionsuffix = '{suffix}'
-homepage = 'https://example.org'
-description = 'Test.'
-toolchain = SYSTEM
-{lines}
-moduleclass = 'ai'
-"""
+from recipe_text import RECIPE
 
 
 class EasyBuildPrefix:

@@ -17,7 +17,7 @@ from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_
 from easybuild.tools import options
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.options import set_up_configuration
-from image_recipe import RECIPE
+from recipe_text import RECIPE
 from recipes import RECIPES, TREE
 
 from testbed.packages import find_lmod
@@ -114,7 +114,8 @@ def container(easyblock, tmp_path):
 
     def make(lines, kind="EB_PyTorchContainer"):
         recipe = tmp_path / "PyTorch-2.13.0-test.eb"
-        recipe.write_text(RECIPE.format(lines=lines).replace("EB_PyTorchContainer", kind))
+        names = {"name": "PyTorch", "version": "2.13.0", "suffix": "-test"}
+        recipe.write_text(RECIPE.format(easyblock=kind, lines=lines, **names))
         return easyblock(recipe)
 
     return make
