@@ -11,19 +11,13 @@ pytestmark = pytest.mark.testbed
 TREE = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def greeter(testbed, work):
-    """A prefix with a recipe that has a lock of one wheel, which pip finds in `work`."""
+def test_its_commands_run_on_host_and_nodes_and_the_users_python_stays(testbed, work):
     files = {"greeter.py": "import sys\n\n\ndef main():\n    print('greeter', sys.prefix)\n"}
     wheel = write_wheel(work, "greeter", "1.0", files, commands="greet = greeter:main")
-    lock = f"greeter==1.0 --hash=sha256:{sha256(wheel)}\n"
-    (work / "greeter.txt").write_text(lock)
-    prefix = EasyBuildPrefix(testbed, work, "Greeter")
-    prefix.write("LockedVenv", f"sources = ['greeter.txt']\nchecksums = ['{sha256(work / 'greeter.txt')}']")
-    return prefix
-
-
-def test_its_commands_run_on_host_and_nodes_and_the_users_python_stays(testbed, greeter, work):
+    lock = work / "greeter.txt"
+    lock.write_text(f"greeter==1.0 --hash=sha256:{sha256(wheel)}\n")
+    greeter = EasyBuildPrefix(testbed, work, "Greeter")
+    greeter.write("LockedVenv", f"sources = ['{lock.name}']\nchecksums = ['{sha256(lock)}']")
     output = testbed.run(
         f"""before=$(command -v python3)
 PIP_NO_INDEX=1 PIP_FIND_LINKS={work} {greeter.command(f"--sourcepath={work}")} >eb.log

@@ -11,24 +11,14 @@ from testbed.recipes import EASYCONFIGS
 pytestmark = pytest.mark.testbed
 
 
-@pytest.fixture(scope="module")
-def hierarchical(testbed, venv, module_system, tmp_path_factory):
-    """The directory of the venv's module, written with a hierarchical naming scheme."""
-    root = tmp_path_factory.mktemp("hierarchical")
-    prepare_installation(testbed, VENV, root)
-    testbed.run(
-        f"eb --module-naming-scheme=HierarchicalMNS --installpath={root} --module-only "
-        f"--force --skip-sanity-check {root}/{VENV}.eb"
-    )
-    return root
-
-
-def test_a_hierarchical_naming_scheme_puts_the_module_into_core(hierarchical, module_system):
-    root = hierarchical
+def test_a_hierarchical_naming_scheme_puts_the_module_into_core(testbed, venv, module_system, tmp_path):
+    prepare_installation(testbed, VENV, tmp_path)
+    options = f"--module-naming-scheme=HierarchicalMNS --installpath={tmp_path}"
+    testbed.run(f"eb {options} --module-only --force --skip-sanity-check {tmp_path}/{VENV}.eb")
     name = VENV.replace("-", "/", 1)
     script = f'module load {name}; echo "$CONTAINERROOT"; module unload {name}; echo "${{CONTAINERROOT-gone}}"'
-    printed = module_system("Lmod").run(script, root / "modules/all/Core").split()
-    assert printed == [str(root / "software" / name), "gone"]
+    printed = module_system("Lmod").run(script, tmp_path / "modules/all/Core").split()
+    assert printed == [str(tmp_path / "software" / name), "gone"]
 
 
 @pytest.mark.thorough
