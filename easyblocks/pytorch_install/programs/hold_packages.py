@@ -29,7 +29,8 @@ HOOK = 'zz_users_pip.pth'
 # Its line. Of an image, the module's variable names the installation. Only pip and `python -m uv` go on: sys.orig_argv
 # (Python 3.10) has the program, or the option -m and the module, where sys.argv begins.
 LINE = ("import os, sys; hold = os.path.join(%s, 'held', 'users_pip.py'); "
-        "words = getattr(sys, 'orig_argv', 0) or open('/proc/self/cmdline').read().split('\\0')[:-1]; "
+        "words = getattr(sys, 'orig_argv', 0) "
+        "or open('/proc/self/cmdline', errors='replace').read().split('\\0')[:-1]; "
         "any(os.path.basename(word).rstrip('-.0123456789').rpartition('m')[2] in ('pip', '__pip-runner__.py', 'uv') "
         "for word in words[-len(sys.argv):][:1]) and os.path.isfile(hold) "
         "and exec(compile(open(hold).read(), hold, 'exec'), {'__file__': hold})\n")

@@ -237,7 +237,13 @@ def is_for_another():
         'PIP_PYTHON' in os.environ or any(word.partition('=')[0] == '--python' for word in sys.argv))
 
 
-if sys.argv[0] == '-m' and getattr(sys, 'orig_argv', ['pip'])[-len(sys.argv)].endswith('uv'):
+def program():
+    """The word where sys.argv begins in the command line: a program's path, or a module, perhaps with its option -m."""
+    with open('/proc/self/cmdline', errors='replace') as file:
+        return file.read().split('\0')[-len(sys.argv) - 1]
+
+
+if sys.argv[0] == '-m' and program().endswith('uv'):
     if seen_packages():
         if sys.prefix != sys.base_prefix:
             os.environ.setdefault('VIRTUAL_ENV', sys.prefix)
