@@ -53,18 +53,14 @@ def sum_of_losses(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(network(inputs).float().flatten(0, 1), labels.flatten(), reduction="sum")
 
 
-def place_of(world: World, tensor: int) -> tuple[int, int]:
-    """Return which share of the data this rank has, of how many: ``tensor`` consecutive ranks have the same."""
-    return world.rank // tensor, world.size // tensor
-
-
 def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[list[Tensor]]:
     """Yield this rank's share of the global batch of each step that is left; a rank's last labels may not count."""
     world, context = run.world, options.context
     count = count_windows(text.training, context)
+    place = world.rank // options.tensor, world.size // options.tensor  # so many consecutive ranks have the same data
     for step in range(run.position.step, options.steps):
-        share = own_share(step * options.batch_size, options.batch_size, *place_of(world, options.tensor))
-        windows = [None if place is None else window_at(place, count, options.seed) for place in share]
+        share = own_share(step * options.batch_size, options.batch_size, *place)
+        windows = [None if at is None else window_at(at, count, options.seed) for at in share]
         yield load_windows(text.training, windows, context, world.device)
 
 
@@ -98,9 +94,8 @@ def validate(options: argparse.Namespace, run: Run, text: Text) -> float:
     """Return the mean loss on windows of the text that is held out, in nats per byte."""
     total, world = count_windows(text.validation, options.context), run.world
     count = min(total, VALIDATION_WINDOWS)
-    windows = [
-        None if at is None else at * total // count for at in own_share(0, count, *place_of(world, options.tensor))
-    ]
+    share = own_share(0, count, world.rank // options.tensor, world.size // options.tensor)
+    windows = [None if at is None else at * total // count for at in share]
     loss = torch.zeros(1, dtype=torch.float64, device=world.device)
     size = options.micro_batch or len(windows)
     for start in range(0, len(windows), size):

@@ -18,8 +18,3 @@ def find_accelerator() -> str | None:
 def module_of(device: torch.device):
     """Return the module of torch that has the functions for this kind of GPU, such as ``torch.cuda``."""
     return getattr(torch, device.type)
-
-
-def library_of(device: torch.device) -> str:
-    """Return the name of the library of collectives for a GPU, for messages."""
-    return BACKENDS[device.type].upper()

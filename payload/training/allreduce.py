@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-from training.accelerator import library_of, module_of
+from training.accelerator import BACKENDS, module_of
 from training.distributed import World
 
 SMALLEST = 4  # bytes of a message: one float32
@@ -100,8 +100,9 @@ class Ranks:
                 if since is not None and time.monotonic() - since > limit:
                     who = f"groups: {self.task}" if self.task else self.name([self.rank])
                     self.exit(
-                        f"FAIL {who}: a collective of {library_of(self.device)} did not end within {limit:g} s"
-                        f"{last_warning(self.read_log())}. Try without the nodes of ranks that do not report this"
+                        f"FAIL {who}: a collective of {BACKENDS[self.device.type].upper()} did not end "
+                        f"within {limit:g} s{last_warning(self.read_log())}. "
+                        "Try without the nodes of ranks that do not report this"
                     )
 
         if self.device.type != "cpu":
@@ -296,7 +297,7 @@ def check_network(ranks: Ranks, log: str, expected: str) -> str:
     if ranks.device.type == "cpu":
         return "network: TCP, the only network of gloo; not checked"
     if ranks.device.type != "cuda":
-        return f"network: {library_of(ranks.device)} does not report it; not checked"
+        return f"network: {BACKENDS[ranks.device.type].upper()} does not report it; not checked"
     if len(ranks.nodes) == 1:
         return "network: not needed on one node; not checked"
     if not expected:

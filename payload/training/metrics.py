@@ -191,10 +191,7 @@ def open_mlflow(directory: Path, options: Mapping[str, object], _first_epoch: in
 #: What opens a tracker, and what a user can do if that fails.
 TRACKERS = {
     "tensorboard": (open_tensorboard, "Check {0}/tensorboard"),
-    "wandb": (
-        open_wandb,
-        "Log in with `wandb login`, or export WANDB_MODE=offline and run `wandb sync` later; else check {0}/wandb",
-    ),
+    "wandb": (open_wandb, "Log in with `wandb login`, or export WANDB_MODE=offline; else check {0}/wandb"),
     "mlflow": (open_mlflow, "Check MLFLOW_TRACKING_URI, or unset it to use {0}, and check {0}/mlflow.db"),
 }
 

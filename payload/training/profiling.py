@@ -51,10 +51,9 @@ class Profile:
             steps = schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1)
             self.profiler = profile(activities=activities, schedule=steps)
 
-    def write(self) -> None:
+    def write(self, profiler: profile) -> None:
         """Write the trace of this rank, and keep its shares of time and dearest operations; raises TrainingError."""
-        if not (profiler := self.stop()):
-            return
+        profiler.stop()
         path = self.directory / f"trace-rank-{self.world.rank}.json"
         profiler.export_chrome_trace(str(path.with_suffix(".new")))
         try:
@@ -82,7 +81,8 @@ class Profile:
                 self.profiler.step()
             if self.taken == STEPS:
                 with fail_together(self.world):
-                    self.write()
+                    if self.profiler:
+                        self.write(self.profiler)
                 self.show()
         yield from batches  # as without a profile
 
@@ -96,19 +96,12 @@ class Profile:
                 self.report(table)
         self.report(f"traces written to {self.directory}")
 
-    def stop(self) -> profile | None:
-        """End the profile of this rank, if it has one, and return it."""
-        profiler, self.profiler = self.profiler, None
-        if profiler:
-            profiler.stop()
-        return profiler
-
     def __enter__(self) -> Profile:
         return self
 
     def __exit__(self, fault: type | None, *_: object) -> None:
-        if self.taken:
-            self.stop()
+        if self.profiler and 0 < self.taken < STEPS:
+            self.profiler.stop()
         if self.directory and fault is None and self.taken < STEPS:
             self.report(f"no profile: {self.taken} steps, {STEPS} are needed")
 

@@ -15,15 +15,7 @@ import torch
 from torch import Tensor
 
 from training import TrainingError
-from training.data.download import (
-    NAMES,
-    TEST_IMAGES,
-    TEST_LABELS,
-    TRAIN_IMAGES,
-    TRAIN_LABELS,
-    download_dataset,
-    find_idx_files,
-)
+from training.data.download import NAMES, download_dataset, find_idx_files
 from training.data.idx import read_labelled_images
 from training.files import kind_of
 
@@ -107,8 +99,8 @@ def load_dataset(directory: Path | str | None, download: bool = False) -> Datase
             f"{directory} holds no {missing[0]} or {missing[0]}.gz, neither directly nor in "
             "MNIST/raw. Set --data or MNIST_ROOT to the directory of the four MNIST files"
         )
-    train = read_labelled_images(files[TRAIN_IMAGES], files[TRAIN_LABELS])
-    test = read_labelled_images(files[TEST_IMAGES], files[TEST_LABELS])
+    train_images, train_labels, test_images, test_labels = (files[name] for name in NAMES)
+    train, test = read_labelled_images(train_images, train_labels), read_labelled_images(test_images, test_labels)
     return Dataset(*train, *test, source=str(directory))
 
 

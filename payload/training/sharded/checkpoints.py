@@ -78,10 +78,6 @@ class ShardedCheckpoints:
         asynchronous: bool = True,
         timeout: float = 1800,
     ):
-        if not hasattr(torch, "accelerator"):
-            raise TrainingError(
-                f"sharded checkpoints need torch 2.6 or newer, found {torch.__version__}. Load a newer PyTorch module"
-            )
         self.directory = ShardedDirectory(directory, keep)
         self.world, self.asynchronous, self.timeout = world, asynchronous, timedelta(seconds=timeout)
         self.every, self.began = every, time.monotonic()

@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from training import TrainingError
+from training.accelerator import module_of
 from training.checkpoint import DamagedError, unpack, unreadable
 from training.files import read_file, write_file
 from training.sharded.state import copy_to_host, flat
@@ -120,8 +121,8 @@ class ShardWriter(FileSystemWriter):
     def stage(self, state_dict: dict) -> dict:
         """Return a copy of the tensors that the training does not change, for an asynchronous save."""
         copied = copy_to_host(state_dict, self.copies)
-        if any(tensor.device.type != "cpu" for _, tensor in flat(state_dict)):
-            torch.accelerator.synchronize()
+        for device in {tensor.device for _, tensor in flat(state_dict) if tensor.device.type != "cpu"}:
+            module_of(device).synchronize()
         return copied
 
     def prepare_local_plan(self, plan):
