@@ -30,16 +30,19 @@ trials = optuna.load_study(study_name="search", storage=storage).trials
 print(json.dumps([(trial.state.name, trial.user_attrs["directory"]) for trial in trials]))
 """
 #: Replaces mnist_ddp.py with a training that ends when the test removes a file, and stops in the same way.
-TRAINING = """import json, math, signal, sys, time
+TRAINING = """import argparse, json, math, signal, sys, time
 from pathlib import Path
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-trial = Path(options["--modelpath"])
+parser = argparse.ArgumentParser()
+parser.add_argument("--modelpath", type=Path)
+parser.add_argument("--lr", type=float)
+options, _ = parser.parse_known_args()
+trial = options.modelpath
 hold = Path("hold-resumed" if (trial / "begun").exists() else "hold-new")
 (trial / "begun").touch()
 while hold.exists():
     time.sleep(0.1)
-accuracy = 99 - abs(math.log10(float(options["--lr"])) + 2)
+accuracy = 99 - abs(math.log10(options.lr) + 2)
 Path(trial, "metrics.jsonl").write_text(json.dumps({"epoch": 1, "accuracy": accuracy}) + "\\n")
 """
 
