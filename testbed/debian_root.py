@@ -10,11 +10,14 @@ from testbed.progress import run
 def make(layout, suite, packages):
     """Make a root directory of a suite with packages, below the testbed, as root; return it. Raises TestbedError."""
     root = layout.root / f"debian-{suite}"
-    if not root.exists():
-        new = layout.root / f"debian-{suite}.new"
-        shutil.rmtree(new, ignore_errors=True)  # what a killed process has left
-        run(["mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}", suite, new, source_line(suite)])
-        new.rename(root)
+    with layout.locked(root.name):
+        if not root.exists():
+            new = layout.root / f"debian-{suite}.new"
+            shutil.rmtree(new, ignore_errors=True)  # what a killed process has left
+            # it mounts /dev/shm and more of this machine below the new root: in a namespace, so that they end with it
+            command = ["unshare", "--mount", "mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}"]
+            run([*command, suite, new, source_line(suite)])
+            new.rename(root)
     return root
 
 

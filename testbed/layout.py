@@ -58,6 +58,14 @@ class Layout:
         """A number for this testbed, from which its ports and job ids are derived."""
         return int.from_bytes(hashlib.sha256(os.fsencode(self.root)).digest()[:4], "big")
 
+    def require_short_path(self):
+        """Raise TestbedError if the cluster's sockets cannot have names below the directory."""
+        if len(os.fsencode(self.root)) > LONGEST_ROOT:
+            raise TestbedError(
+                f"{self.root} has more than {LONGEST_ROOT} bytes, too many for the names of sockets. "
+                f"Set {ROOT_VARIABLE} to a shorter path."
+            )
+
     def claim(self):
         """Create the directory, or raise TestbedError if it holds other files."""
         for path, remedy in ((self.root, f"Set {ROOT_VARIABLE} to another directory"), (self.repository, "Move it")):
@@ -66,11 +74,6 @@ class Layout:
                     f"'{path}' has a space, colon, comma or quote, which binds and Slurm's configuration "
                     f"cannot express. {remedy}."
                 )
-        if len(os.fsencode(self.root)) > LONGEST_ROOT:
-            raise TestbedError(
-                f"{self.root} has more than {LONGEST_ROOT} bytes, too many for the names of sockets. "
-                f"Set {ROOT_VARIABLE} to a shorter path."
-            )
         # in this order: another process, which makes the marker first, may claim the directory at the same time
         if self.root.is_dir() and any(self.root.iterdir()) and not self.marker.exists():
             raise TestbedError(

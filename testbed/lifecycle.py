@@ -12,6 +12,7 @@ def up(layout):
 
     The venv modules work without containers. Raises TestbedError if the cluster cannot be installed or started.
     """
+    layout.require_short_path()
     layout.claim()
     with layout.locked("cluster"):
         packages.install_venv(layout)

@@ -67,7 +67,7 @@ def find_command(name):
 
 
 def find_optional(package):
-    """Return the path of the command or file of an optional package, however it was installed, or None."""
+    """Return the path of the command or file of an optional package, or None."""
     return find_command(OPTIONAL_PACKAGES[package])
 
 

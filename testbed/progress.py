@@ -15,7 +15,7 @@ def exit_status(main, *, program, again):
         signal.signal(sign, signal.default_int_handler)
     try:
         return main()
-    except TestbedError as error:
+    except (TestbedError, OSError) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -55,10 +55,13 @@ class Profile:
         """Write the trace of this rank, and keep its shares of time and dearest operations; raises TrainingError."""
         profiler.stop()
         path = self.directory / f"trace-rank-{self.world.rank}.json"
-        profiler.export_chrome_trace(str(path.with_suffix(".new")))
+        new = path.with_suffix(".new")
+        profiler.export_chrome_trace(str(new))
         try:
-            path.with_suffix(".new").replace(path)  # torch reports no error: not on a full disk, for example
+            new.replace(path)  # torch reports no error: not on a full disk, for example
         except OSError:
+            for part in (new, new.with_suffix(".new.tmp")):  # the second is torch's own
+                part.unlink(missing_ok=True)
             raise TrainingError(f"{path}: cannot be written. Check its directory, or use another --profile") from None
         on_device = self.world.device.type != "cpu"
         order = f"self_{self.world.device.type}_time_total"  # by themselves
@@ -83,6 +86,7 @@ class Profile:
                 with fail_together(self.world):
                     if self.profiler:
                         self.write(self.profiler)
+                self.profiler = None  # with its events, a million objects
                 self.show()
         yield from batches  # as without a profile
 

@@ -161,14 +161,14 @@ def _torch_of(prefix, config):
     if config and config.get("include-system-site-packages") == "true":
         homes = (config["home"], _real(_interpreter(config)).rpartition("/")[0])
         bases += [home.rpartition("/")[0] + local for home in homes for local in ("/local", "")]
-    libraries = [f"{base}/{lib}" for base in bases for lib in ("lib", "lib64")]
-    places = [  # Debian's are /usr/local/lib/python3.13/dist-packages of pip, and /usr/lib/python3/dist-packages of apt
+    libraries = dict.fromkeys(f"{base}/{lib}" for base in bases for lib in ("lib", "lib64"))
+    places = (  # Debian's are /usr/local/lib/python3.13/dist-packages of pip, and /usr/lib/python3/dist-packages of apt
         f"{library}/{name}/{packages}"
         for library in libraries
         for name in sorted(names(library))
         if name.startswith(python) or name == "python3"
         for packages in ("site-packages", "dist-packages")
-    ]
+    )
     return next(filter(None, map(_torch_in, places)), None)
 
 

@@ -49,7 +49,10 @@ def hold_port(place, world, launch):
     else:
         return
     fault = f"port {port} on {place['MASTER_ADDR']}, the rendezvous of {world.source}, is in use by {user}"
-    raise RendezvousError(fault, "start again, or export another MASTER_PORT for this launch", rank=world.rank)
+    remedy = "start again, or export another MASTER_PORT for this launch"
+    if holder is not None and holder[0] == own:
+        remedy = "start a program that is not a rank with conda-python-simple"
+    raise RendezvousError(fault, remedy, rank=world.rank)
 
 
 def take_claim(port, launch, *, is_rank_0):
@@ -64,7 +67,7 @@ def take_claim(port, launch, *, is_rank_0):
         holders = _holders(f"{NAME}/{port}")
         if holders is None:  # /proc is hidden
             return None
-        others = [holder for holder in holders if holder[0] != launch or (is_rank_0 and holder[1] == "0")]
+        others = [holder for holder in holders if holder[0] != launch or (is_rank_0 and holder[1] == "0" and holder[2])]
         if others:  # a rank that runs the command again, as a supervisor does, is no other launch
             own = {str(os.getpid()), *(pid for pid, _ in ancestors())}
             others = [holder for holder in others if holder[2] not in own]

@@ -49,17 +49,21 @@ def choose_rendezvous(env, world, node):
 
 
 def check_address(env, world, root):
-    """A list of Problems: what is unlikely about an exported MASTER_ADDR; names are compared as text, never looked up.
+    """A list of Problems: what is unlikely about exported addresses; names are compared as text, never looked up.
 
     Other names and addresses are taken, as sites have aliases. Raises RendezvousError for what cannot work.
     """
+    problems = []
     for name in LOOPBACKS if world.spans_nodes else ():
         if env.get(name, "").lower().partition(".")[0] in LOOPBACKS[name]:
             fault = f"{name}={env[name]} is on each node another host, and the ranks are on several nodes"
-            raise RendezvousError(fault, f"unset {name}, or export what all nodes can reach", rank=world.rank)
+            problem = (fault, f"unset {name}, or export what all nodes can reach")
+            if name == "MASTER_ADDR":
+                raise RendezvousError(*problem, rank=world.rank)
+            problems += [Problem(*problem)] if world.rank == 0 else []  # the program may use the other backend
     address = env.get("MASTER_ADDR")
     if not address:
-        return []
+        return problems
     exported, is_here = f"MASTER_ADDR={address}", address.partition(".")[0] == world.node.partition(".")[0]
     if set(address) - set(ADDRESS_CHARACTERS) or address.count(":") == 1:
         fault, remedy = "is not one host's name or address", "export it without protocol, port, brackets and quotes"
@@ -70,14 +74,14 @@ def check_address(env, world, root):
         fault = f"{exported} is this node, but rank 0 runs on {world.first_host}"
         raise RendezvousError(fault, "unset MASTER_ADDR, or export the same one for all ranks")
     if world.rank != 0:
-        return []
+        return problems
     if exists(f"{root}/sys/class/net/{address}"):
         remedy = "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
-        return [Problem(f"{exported} is the name of a network interface", remedy)]
-    if not is_here and is_node_of_job(env, address):
+        problems.append(Problem(f"{exported} is the name of a network interface", remedy))
+    elif not is_here and is_node_of_job(env, address):
         fault = f"{exported} is another node of this job than {world.node}, where rank 0 runs"
-        return [Problem(fault, "unset MASTER_ADDR")]
-    return []
+        problems.append(Problem(fault, "unset MASTER_ADDR"))
+    return problems
 
 
 def identify(world, node):

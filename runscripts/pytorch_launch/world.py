@@ -195,10 +195,13 @@ def is_inherited(env, name):
     from pytorch_launch.topology import STARTERS  # which is for hardware
 
     slurms = task = env.get("SLURM_TASK_PID")
-    child = "self"
+    child, starter = None, None
     for pid, program in ancestors():
-        if program in STARTERS:
-            return False
+        if program in STARTERS and not starter:
+            starter = program  # it sets its own variables, and passes on those of torchrun and of other launchers
+            is_open_mpi = program not in ("hydra_pmi_proxy", "palsd")
+            if name != "TORCHELASTIC_RUN_ID" and is_open_mpi == name.startswith(("OMPI_", "PMIX_")):
+                return False
         if program.rstrip("-0123456789") in DAEMONS:
             task = task or child
             break

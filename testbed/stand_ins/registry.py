@@ -121,7 +121,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         super().setup()
 
     def do_GET(self):
-        registry, (_, kind, name) = self.server.registry, self.path.rsplit("/", 2)
+        registry, (_, kind, name) = self.server.registry, f"/{self.path}".rsplit("/", 2)
         file = registry.directory / name
         login = registry.login and f"Basic {base64.b64encode(registry.login.encode()).decode()}"
         if login and self.headers["Authorization"] != login:

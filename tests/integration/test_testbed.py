@@ -42,9 +42,10 @@ def installed_tools(layout):
 
 
 @pytest.fixture
-def second(testbed, tmp_path):
+def second(testbed):
     """A second testbed, which is taken down after the test, also after a failure."""
-    second = Layout(tmp_path / "second")
+    # in a short path, which the sockets need; not below pytest's, whose name is in the command lines of tests
+    second = Layout(Path(tempfile.mkdtemp(prefix="testbed-", dir="/tmp")))  # noqa: S108
     second.claim()
     # `up` installs them for an ordinary user below
     for directory in installed_tools(testbed.layout):

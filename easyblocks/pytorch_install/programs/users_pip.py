@@ -234,7 +234,7 @@ def start(packages):
 def is_for_another():
     """Whether this pip only starts itself with another Python, which then decides."""
     return '_PIP_RUNNING_IN_SUBPROCESS' not in os.environ and (
-        'PIP_PYTHON' in os.environ or any(word.partition('=')[0] == '--python' for word in sys.argv))
+        os.environ.get('PIP_PYTHON') or any(word.partition('=')[0] == '--python' for word in sys.argv))
 
 
 def program():
@@ -244,10 +244,12 @@ def program():
 
 
 if sys.argv[0] == '-m' and program().endswith('uv'):
-    if seen_packages():
+    if seen_packages() and PathFinder.find_spec('uv'):
+        from uv import find_uv_bin
+
         if sys.prefix != sys.base_prefix:
             os.environ.setdefault('VIRTUAL_ENV', sys.prefix)
-        os.environ['PATH'] = os.path.join(sys.prefix, 'bin') + os.pathsep + os.environ.get('PATH', '')
+        os.environ['PATH'] = os.path.dirname(find_uv_bin()) + os.pathsep + os.environ.get('PATH', '')
         os.execv(UV, [UV, *sys.argv[1:]])
 elif ({'install', 'uninstall', 'download', 'wheel', 'lock'} & set(sys.argv) and not hasattr(sys, 'pytorch_pip')
       and not is_for_another()):

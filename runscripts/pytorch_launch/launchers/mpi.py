@@ -51,9 +51,11 @@ def hydra(env, hostname):
     """
     names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     # In a job its daemons are a step, and all of them, including the first, have that step's variables. Daemons
-    # that ssh started have copies of them, with the rest of the environment. On one node it starts no step.
+    # that ssh started have copies of them, with the rest of the environment. On one node it starts no step,
+    # and its proxy tells its launches apart, unless a container hides it.
     is_one_node = env.get("MPI_LOCALNRANKS") == env.get("PMI_SIZE")
-    step = None if is_one_node else env.get("SLURM_STEP_ID") or env.get("PBS_JOBID")
+    is_proxys = is_one_node and any(name == "hydra_pmi_proxy" for _, name in ancestors())
+    step = None if is_proxys else env.get("SLURM_STEP_ID") or env.get("PBS_JOBID")
     return _world(env, hostname, names, "MPICH", step and f"{env.get('SLURM_JOB_ID')}.{step}")
 
 

@@ -173,6 +173,20 @@ def test_a_job_that_a_rank_submits_is_no_rank_of_its_launch_and_may_start_anothe
     assert (world.size, world.problem) == (2, None)
 
 
+OF_HYDRA = variables("PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2")
+
+
+@pytest.mark.parametrize(
+    ("inherited", "starter", "own"), [(OF_TORCHRUN, "mpirun", OF_OPEN_MPI), (OF_OPEN_MPI, "hydra_pmi_proxy", OF_HYDRA)]
+)
+def test_what_a_launcher_only_passes_on_is_of_the_launch_around_the_job(task, monkeypatch, inherited, starter, own):
+    env = task({"SLURM_JOB_ID": "8", **inherited})
+    above = [("9", starter), (env["SLURM_TASK_PID"], "bash"), ("1", "slurmstepd")]
+    monkeypatch.setattr("pytorch_launch.world.ancestors", lambda: above)
+    with pytest.raises(WorldError, match="is of another launch than"):
+        discover({**env, **own}, "vm")
+
+
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RUN_ID", "PYTORCH_LAUNCH_ID"])
 def test_a_launch_of_this_package_is_known_by_the_job_in_its_name(step, batch_script, name):
     with pytest.raises(WorldError, match=f"{name}=6.0 is of another launch than Slurm step 7.0"):

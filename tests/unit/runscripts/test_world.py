@@ -118,12 +118,20 @@ WORLDS = [
     ("mpi", "SLURM_JOB_NODELIST=n[1-2]", "3/4 1/2 1", {}),  # another name than the allocation's: counted in blocks
     ("mpi", "SLURM_JOB_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=0", "0/4 1/2 0", {}),  # in whichever order its ranks are
     ("mpi", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
-    ("hydra", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1", "launch": None}),  # the job has others like it
+    ("hydra", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
     # short and long names of a host are the same host
     ("mpi", "SLURM_JOB_NODELIST= PBS_NODEFILE=FILES/long OMPI_COMM_WORLD_RANK=0", "0/4 1/2 1", {}),
     # `salloc -N3 mpirun -np 2`: the daemons are a step of three tasks, and a node may have no rank
     ("mpi", f"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 {DAEMONS}", "1/2 1/2 0", {}),
 ]
+
+
+@pytest.mark.parametrize(("above", "is_of_job"), [("hydra_pmi_proxy", False), ("starter", True)])
+def test_launches_of_hydra_on_one_node_of_a_job_are_told_apart_where_their_proxy_is_seen(
+    tmp_path, monkeypatch, above, is_of_job
+):
+    monkeypatch.setattr("pytorch_launch.launchers.mpi.ancestors", lambda: [("9", "bash"), ("8", above)])
+    assert bool(find(tmp_path, "hydra", f"{ALL_HERE} PBS_JOBID=7.pbs").launch) == is_of_job
 
 
 @pytest.mark.parametrize(("names", "changes", "numbers", "fields"), WORLDS)

@@ -7,6 +7,7 @@ import pytest
 
 from testbed.layout import LONGEST_ROOT, Layout
 from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
+from testbed.lifecycle import up
 
 
 @pytest.mark.parametrize(
@@ -29,8 +30,8 @@ def test_the_lock_of_a_part_excludes_itself_and_the_whole(tmp_path, held, wanted
     assert entered.is_set()
 
 
-@pytest.mark.parametrize("name", ["a b", "x" * LONGEST_ROOT])
-def test_a_path_that_slurm_cannot_express_is_an_error(tmp_path, name):
+@pytest.mark.parametrize(("name", "act"), [("a b", Layout.claim), ("x" * LONGEST_ROOT, up)])
+def test_a_path_that_slurm_cannot_express_is_an_error(tmp_path, name, act):
     with pytest.raises(Error, match="Set PYTORCH_TESTBED to"):
-        Layout(tmp_path / name).claim()
+        act(Layout(tmp_path / name))
     assert os.listdir(tmp_path) == []
