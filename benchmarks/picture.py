@@ -9,8 +9,9 @@ from benchmarks.results import Results  # noqa: E402
 from benchmarks.rows import ROWS  # noqa: E402
 from benchmarks.table import decimals, misses  # noqa: E402
 
-#: Colours that light and dark pages show well, as the picture has no background.
-INK, MET, MISSED = "#7d8590", "#3b82f6", "#e5484d"
+#: Colours on a light page, and what replaces them on a dark one.
+DARK = {"#ffffff": "#0d1117", "#1f2328": "#e6edf3", "#d1d9e0": "#3d444d", "#0550ae": "#79c0ff", "#a40e26": "#ff7b72"}
+BACKGROUND, INK, GRID, MET, MISSED = DARK
 #: Text as text, and the same file from the same results.
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "benchmarks", "font.family": "sans-serif", "font.size": 9}
 STYLE.update(dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK))
@@ -29,10 +30,10 @@ def draw(results):
     targets = [(row.target, height) for height, (row, _) in zip(heights, rows) if row.target is not None]
     svg = io.StringIO()
     with matplotlib.rc_context(STYLE):
-        figure = Figure((6, 1 + 0.25 * len(rows)), layout="constrained")
-        axes = figure.add_subplot(xlabel=CAPTION)
+        figure = Figure((6, 1 + 0.25 * len(rows)), layout="constrained", facecolor=BACKGROUND)
+        axes = figure.add_subplot(xlabel=CAPTION, facecolor=BACKGROUND, axisbelow=True)
         axes.axvline(1, color=INK, linewidth=1, linestyle="dashed")
-        axes.grid(color=INK, linewidth=0.6, alpha=0.4)
+        axes.grid(color=GRID, linewidth=0.6)
         axes.hlines(heights, *zip(*((ratio.low, ratio.high) for _, ratio in rows)), colors=colours)
         axes.scatter([ratio.value for _, ratio in rows], heights, c=colours, zorder=3)
         axes.plot(*zip(*targets), "|", color=INK, markersize=13, markeredgewidth=2)
@@ -44,8 +45,12 @@ def draw(results):
         axes.set_yticks(heights, [row.name for row, _ in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(left=0)
-        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return "".join(f"{line.rstrip()}\n" for line in svg.getvalue().splitlines())
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    # matplotlib writes colours into `style` attributes
+    rule = '[style*="{0}: {1}"] {{ {0}: {2} !important }}\n'.format
+    rules = "".join(rule(use, *colours) for colours in DARK.items() for use in ("fill", "stroke"))
+    style = f"<style>\n@media (prefers-color-scheme: dark) {{\n{rules}}}\n</style>\n<g "
+    return "".join(f"{line.rstrip()}\n" for line in svg.getvalue().replace("<g ", style, 1).splitlines())
 
 
 if __name__ == "__main__":

@@ -130,8 +130,8 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         txt += interface.installed(generator, 'EBROOTPYTHON', 'venv')
         version = self.record_of_build()['python']['version']
         txt += interface.installed(generator, 'EBVERSIONPYTHON', version, relpath=False)
-        # that of another Python's module replaces the standard library of each Python; only where it is set, as a Python
-        # older than 3.7 does not start with an empty one
+        # that of another module replaces the standard library of each Python; only where it is set, as a Python older
+        # than 3.7 does not start with an empty one
         where_set = {'Lua': 'if os.getenv("PYTHONHOME") then\n    %send\n',
                      'Tcl': 'if {[info exists env(PYTHONHOME)]} {\n    %s}\n'}[generator.SYNTAX]
         txt += where_set % interface.pushenv(generator, {'PYTHONHOME': ''})
