@@ -114,8 +114,11 @@ def main(arguments: list[str]) -> int:
     # in /tmp, because the names of Ray's sockets there have at most 107 bytes (unix(7)), 70 of them its own
     directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # noqa: S108 - of this user alone, with a random name
     environment = ray_environment(os.environ, directory, address)
-    # Ray would count all CPUs of the machine, and report its use to its authors
+    # Ray would count all CPUs of the machine, report its use to its authors, and refuse a MASTER_PORT from 10002 to
+    # 19999, its ports for workers; 0 is any free port
     common = [
+        "--min-worker-port=0",
+        "--max-worker-port=0",
         f"--num-cpus={len(os.sched_getaffinity(0))}",
         f"--temp-dir={directory}",
         "--disable-usage-stats",

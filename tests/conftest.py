@@ -75,7 +75,6 @@ SLOW = (
     "tests/unit/runscripts/test_cores.py::test_shares_are_disjoint",
     "tests/unit/runscripts/test_nodelist.py::test_random_lists",
     "tests/unit/runscripts/test_stage.py::test_a_shell_that_is_killed",
-    "tests/unit/runscripts/test_stage.py::test_what_takes_longer",
     "tests/unit/website/test_site.py",
 )
 

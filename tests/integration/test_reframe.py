@@ -11,7 +11,8 @@ pytestmark = pytest.mark.testbed
 
 #: A site file with a reference that no network reaches.
 WRONG_REFERENCE = """
-import runpy
+import os, runpy, sys
+sys.path.insert(0, os.path.dirname({path!r}))
 site_configuration = runpy.run_path({path!r})["site_configuration"]
 references = site_configuration["systems"][0]["partitions"][1]["extras"]["references"]
 references["AllReduce"]["2x2"]["busbw_1MiB"] = [1000.0, -0.1, None, "GB/s"]

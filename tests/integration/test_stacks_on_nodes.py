@@ -51,7 +51,7 @@ def by_user(testbed, module, enter, work):
     os.chown(home, 65534, 65534)
     prefix = f"env HOME={home} TMPDIR={home} setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all "
     # on a node, where root's privileges are gone: the venv's Python may be below a home directory
-    script = f"module load {module} && {prefix}srun -N1 -n1 {enter}python -c pass"
+    script = f"module load {module} && {prefix}srun -N1 -n1 {enter}python -c 'import torch'"
     return prefix if testbed.run_unchecked(script, cwd=work).returncode == 0 else ""
 
 

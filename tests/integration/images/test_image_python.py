@@ -92,12 +92,14 @@ def test_packages_on_top_of_an_image_of_an_earlier_version_are_kept(testbed, con
     (packages / "zz_image.pth").write_text(EARLIER)
     (packages / "mine.py").write_text("import importlib.metadata; print(importlib.metadata.version('torch'))\n")
     program = testbed.layout.repository / "easyblocks/pytorch_install/programs/make_venv.py"
+    check = f"/usr/bin/python3 -I - check <{program}"
     lines = [
         f"export SIF=$(module load {container}; echo $SIF)",
         f'enter() {{ apptainer exec --bind {directory}:/user-software $SIF "$@"; }}',
         "enter /user-software/venv/pytorch/bin/python -c 'import mine'",
-        f"enter /usr/bin/python3 -I - check <{program} || echo status $?",
+        f"enter {check} || echo status $?",
+        f"apptainer exec --bind {directory}:/user-software:ro $SIF {check}; echo packed $?",
     ]
     version, *status = testbed.run("\n".join(lines)).splitlines()
     assert version.startswith("2.")
-    assert status == ["status 4"]  # MOVED: its lines are renewed
+    assert status == ["status 4", "packed 0"]  # MOVED: its lines are renewed; a packed one is read-only, and kept

@@ -53,9 +53,8 @@ def test_lightning_rejects_n_alone_and_trains_with_the_plugin_or_another_job_nam
     assert "You set `--ntasks=4` in your SLURM bash script, but this variable is not supported" in result.stderr
     script = user.directory / "train.py"
     imported, trainer = commands("Lightning", "Lightning read the launcher's variables")
-    plugins = trainer.removeprefix("trainer = L.Trainer(").removesuffix(")")
-    without = plugins.partition(", plugins")[0]
-    script.write_text(f"{imported}\n{script.read_text().replace(without, plugins)}")
+    plugins = f"plugins={trainer.partition('plugins=')[2].removesuffix(')')},"
+    script.write_text(f"{imported}\n{script.read_text().replace('max_epochs=1,', f'max_epochs=1, {plugins}')}")
     assert is_one_world(ranks(user.run(alone)), 4)
 
 

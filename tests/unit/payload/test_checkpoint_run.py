@@ -12,7 +12,7 @@ import pytest
 import torch
 from small_runs import change_file, equal, first, small_run, take_steps
 from training import TrainingError
-from training.checkpoint import Extent, MismatchError, Position, check_random_state, is_equal
+from training.checkpoint import Extent, MismatchError, Position, check_random_state, is_equal, state_after_a_step
 
 
 def test_a_run_continues_with_weights_optimizer_schedule_position_and_random_state(checkpoints, alone):
@@ -41,6 +41,7 @@ def test_a_run_continues_with_the_optimizer_that_its_own_machine_can_do(checkpoi
 
 
 def test_an_optimizer_that_takes_no_step_without_data_is_resumed(checkpoints, alone):
+    assert state_after_a_step(torch.optim.SparseAdam([torch.ones(2, requires_grad=True)])) == {}
     before, after = (small_run(alone, torch.optim.LBFGS) for _ in range(2))
     take_steps(before, 1)
     before.save(checkpoints)
@@ -161,6 +162,7 @@ CHANGES = {
         lambda s: first(s).update(exp_avg=torch.zeros(1).expand(2**40)),
         lambda s: first(s).update(exp_avg="x"),
         lambda s: first(s).update(more=1),
+        lambda s: first(s).pop("exp_avg"),
         lambda s: group(s).update(amsgrad=True),
         lambda s: group(s).update(lr="x"),
     ),
@@ -170,6 +172,7 @@ CHANGES = {
         lambda s: s.update(optimizer=1),
         lambda s: group(s).update(params=[0]),
         lambda s: s["optimizer"]["param_groups"].append(group(s)),
+        lambda s: s["optimizer"].update(param_groups=[]),
         lambda s: s["optimizer"].update(param_groups=torch.zeros(1).expand(2**40)),
         lambda s: group(s).update(params=[torch.zeros(2)] * len(group(s)["params"])),
     ),
@@ -182,7 +185,7 @@ CHANGES = {
         lambda s: s["position"].update(best_epoch=1),
         lambda s: s["position"].update(samples=2),
         lambda s: s["position"].update(samples=161),
-        lambda s: s["position"].update(seconds=float("nan")),
+        *(lambda s, value=value: s["position"].update(seconds=float(value)) for value in ("nan", "inf")),
     ),
     "of its position": (
         lambda s: s["position"].update(epoch="1"),

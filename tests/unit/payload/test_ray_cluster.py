@@ -63,7 +63,7 @@ def test_rank_0_starts_the_head_where_the_other_ranks_look_for_it_then_the_scrip
     status = ray_cluster.main(["--num-gpus=4", str(tmp_path / "train.py"), "--lr", "1"])
     ray, environment = started[0]
     role = {"--head", f"--port={port}", f"--node-ip-address={host}"} if rank == "0" else {f"--address={host}:{port}"}
-    assert role < set(ray) and {"--num-gpus=4", "--block"} < set(ray)
+    assert role < set(ray) and {"--num-gpus=4", "--block", "--min-worker-port=0", "--max-worker-port=0"} < set(ray)
     assert not set(environment) & set(RANK) and environment["GLOO_SOCKET_IFNAME"] == "hsn0"
     scripts = [command[2:] for command, _ in started[1:]]
     expected = ([[str(tmp_path / "train.py"), "--lr", "1"]], 7) if rank == "0" else ([], 0)

@@ -103,6 +103,12 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_then_replaced(copy,
     assert resumed(copy)[0] == "9"
 
 
+def test_a_damaged_checkpoint_is_not_kept_in_place_of_a_good_one(copy, resumed):
+    damaged = (copy / "checkpoints" / "step-00000009").rename(copy / "checkpoints" / "step-00000007")
+    (damaged / "manifest.json").unlink()
+    assert resumed(copy)[0] == "6" and names(copy) == ["step-00000006", "step-00000009"]
+
+
 def test_a_bit_that_is_flipped_anywhere_never_changes_the_result(through, resumed, tmp_path, draw):
     for name in ("__0_0.distcp", "__2_0.distcp", "manifest.json"):
         directory = shutil.copytree(through, tmp_path / name)

@@ -341,6 +341,11 @@ def test_a_torch_of_the_user_that_hides_the_modules_is_named(tmp_path, monkeypat
     assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [message]
 
 
+def test_the_runscripts_of_a_host_are_no_image(monkeypatch):
+    monkeypatch.setattr(active, "exists", lambda path: path == "/runscripts")
+    assert active.in_container({"PYTORCH_IMAGE": "image.sqsh"}) and not active.in_container({})
+
+
 def test_a_directory_that_an_image_does_not_see_is_told_the_line_of_its_engine():
     lines = [active.bind_line(env, "/data") for env in ({"PYTORCH_MOUNTS": "/own:/own"}, {})]
     assert lines == ["mount it: `export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data`", "mount /data in the image"]

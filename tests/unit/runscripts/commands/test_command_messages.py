@@ -31,12 +31,18 @@ def test_a_script_that_a_container_does_not_see_is_told_the_bind_that_its_runtim
     assert done.stderr == f"conda-python-distributed: train.py: no such file in {home}. Check the path\n"
 
 
-def test_another_rank_of_a_node_reports_if_the_report_of_the_first_does_not_end_it(run_unchecked, runscripts, step):
-    code = "from pytorch_launch import launch; launch.REPORT_GRACE_SECONDS = 0.1; raise SystemExit(launch.main({}))"
-    main = code.format(["conda-python-distributed", "trian.py"])
-    done = run_unchecked(sys.executable, "-c", main, env={**step, "PYTHONPATH": str(runscripts)})
-    assert done.returncode == 2
-    assert done.stderr.startswith("conda-python-distributed: trian.py: no such file in ")
+ENDED = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); os.kill(os.getpid(), signal.SIGTERM); "
+REPORT = "conda-python-distributed: trian.py: no such file in "
+
+
+@pytest.mark.parametrize(("srun", "report"), [("", REPORT), (ENDED, "")], ids=["waits", "ends it"])
+def test_another_rank_of_a_node_reports_if_the_report_of_the_first_does_not_end_it(
+    run_unchecked, runscripts, step, srun, report
+):
+    code = "import os, signal; from pytorch_launch import launch; launch.REPORT_GRACE_SECONDS = 0.1; "
+    code += f"{srun}raise SystemExit(launch.main(['conda-python-distributed', 'trian.py']))"
+    done = run_unchecked(sys.executable, "-c", code, env={**step, "PYTHONPATH": str(runscripts)})
+    assert (done.returncode, done.stderr[: len(REPORT)]) == (2, report)
 
 
 def test_a_warning_about_caches_comes_from_the_first_rank_of_a_node_only(run_unchecked, step):

@@ -103,8 +103,8 @@ def test_a_line_of_each_rank_has_what_was_decided_and_why(run_unchecked, step):
 
 @pytest.mark.parametrize(("shell", "code"), [("bash", "source <(ddp-env)"), ("sh", 'eval "$(ddp-env)"')])
 def test_ddp_env_gives_a_shell_what_python_would_get(run, step, runscripts, home, shell, code):
-    """Also where values need quotes, as the directories of the caches here."""
-    step.update(TMPDIR=f"{home}/a b'c\"$HOME`id`\\n*\n;", PATH=f"{runscripts}:{PATH}")
+    """Also where values need quotes, as the directories of the caches here, and what is unset."""
+    step.update(PYTHONHOME="/absent", TMPDIR=f"{home}/a b'c\"$HOME`id`\\n*\n;", PATH=f"{runscripts}:{PATH}")
     Path(step["TMPDIR"]).mkdir()
     sourced = json.loads(run(shell, "-c", f'{code} && exec python -c "$0"', SHOW_ENVIRONMENT, env=step))
     launched = json.loads(run("conda-python-distributed", "-c", SHOW_ENVIRONMENT, env=step))

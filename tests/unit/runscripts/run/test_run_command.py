@@ -104,6 +104,7 @@ ENDED = "job 7 has ended, or Slurm does not answer: SLURM_JOB_ID=7. "
 REFUSED = "srun: error: Unable to create step for job 7: CPU count per node"
 NO_ROUTE = "failed: srun: No route"
 GPU = '{"check": "gpu", "verdict": "FAIL", "finding": "none"}'
+WARNING = GPU.replace("FAIL", "WARN")
 NO_GPUS = {"fails_n1": GPU, "fails_n3": GPU}
 FULL = f'{GPU}, {{"check": "caches", "verdict": "FAIL", "finding": "No space left on device"}}'
 OF_CHECKS = "all nodes: pytorch-doctor: gpu: none...n2 failed: pytorch-doctor: caches: No space left on device"
@@ -166,7 +167,8 @@ RUNS = [
     # a task that cannot start ends the step on all nodes, and srun names the first alone: the others are asked alone
     ("-N1 --spare 2", {"alive": "n3", "dead": "n1 n2"}, ENV, 0, ["--nodelist=n3 "], f"n1 {NO_ROUTE}...n2 {NO_ROUTE}"),
     ("", {"alive": "", "dead": "n1 n2 n3"}, ENV, 2, [], "no node answers pytorch-doctor: n1: srun: No route"),
-    # a check that fails on one node is its fault, and one that fails on all is not
+    # a check that fails on one node is its fault, and one that fails on all, or warns, is not
+    ("--spare 1", {"alive": "n1 n2 n3", "fails_n1": WARNING}, ENV, 0, ["--nodelist=n1,n2 "], ""),
     ("--spare 1", {"alive": "n1 n2 n3", **NO_GPUS, "fails_n2": FULL}, ENV, 0, ["--nodelist=n1,n3 "], OF_CHECKS),
     # a component of a heterogeneous job
     ("--het-group=1 --spare 1", COMPONENTS, HETEROGENEOUS, 0, ["=1 --nodes=2 --nodelist=n1,n2 --ntasks=4 "], ""),
