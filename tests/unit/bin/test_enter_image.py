@@ -67,6 +67,13 @@ def test_packed_user_software_and_a_users_own_binds_are_mounted_without_the_modu
     assert installed.environment()["APPTAINER_BINDPATH"].endswith(f"{installed.user_software}:/user-software")
 
 
+def test_destinations_that_a_job_inherits_from_the_image_with_the_module_are_dropped(installed):
+    given = installed.environment(
+        **installed.loaded, APPTAINER_BIND="/runscripts,/mine", SINGULARITY_BIND="/runscripts"
+    )
+    assert [given[f"{name}_BIND"].strip(",") for name in ("APPTAINER", "SINGULARITY")] == ["/mine", ""]
+
+
 def test_a_list_of_binds_that_the_user_has_replaced_has_the_modules_too(installed):
     ours = "/x:/runscripts,/y"
     variables = dict(installed.loaded, APPTAINER_BINDPATH="/mine", SINGULARITY_BINDPATH=ours)
