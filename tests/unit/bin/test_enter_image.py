@@ -68,10 +68,14 @@ def test_packed_user_software_and_a_users_own_binds_are_mounted_without_the_modu
 
 
 def test_destinations_that_a_job_inherits_from_the_image_with_the_module_are_dropped(installed):
-    given = installed.environment(
-        **installed.loaded, APPTAINER_BIND="/runscripts,/mine", SINGULARITY_BIND="/runscripts"
-    )
-    assert [given[f"{name}_BIND"].strip(",") for name in ("APPTAINER", "SINGULARITY")] == ["/mine", ""]
+    """Nor has it the variables with which a runtime sets those of the image."""
+    binds = {"APPTAINER_BIND": "/runscripts,/mine", "SINGULARITY_BIND": "/runscripts"}
+    note = {"__PYTORCH_ADDED_TO_APPTAINERENV_PREPEND_PATH": "/runscripts:/x"}
+    given = installed.environment(**installed.loaded, **binds, **note)
+    assert [given[name].strip(",") for name in binds] == ["/mine", ""]
+    assert given["APPTAINERENV_PREPEND_PATH"] == "/runscripts:/x"
+    given = installed.environment(**installed.loaded, **note, APPTAINERENV_PREPEND_PATH="/user-software/bin")
+    assert given["APPTAINERENV_PREPEND_PATH"] == "/user-software/bin"
 
 
 def test_a_list_of_binds_that_the_user_has_replaced_has_the_modules_too(installed):
