@@ -21,8 +21,8 @@ SUBDIRECTORIES = {
     "CUDA_CACHE_PATH": "cuda",
     "AITER_JIT_DIR": "aiter",
 }
-#: ENOSPC and EDQUOT; `errno` would be one more module.
-FULL = (28, 122)
+FULL = (28, 122)  # ENOSPC and EDQUOT; `errno` would be one more module
+ANOTHER = "export another TMPDIR"
 #: Age of a lock that no compilation holds any more.
 OLD_LOCK_SECONDS = 1800
 
@@ -51,7 +51,7 @@ def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns 
             directory = f"{base.rstrip('/')}/pytorch-{uid}/{key}"
             return directory, {name: f"{directory}/{SUBDIRECTORIES[name]}" for name in unset}, warnings
         is_hidden = in_container(env) and base.startswith("/") and not exists(base)
-        remedy = bind_line(env, base) if is_hidden else "export another TMPDIR"
+        remedy = bind_line(env, base) if is_hidden else ANOTHER
         warnings.append(Problem(f"cannot use {base} for caches: {fault}", remedy))
     return None, {name: None for name in unset if env.get(name)}, warnings
 
@@ -61,82 +61,80 @@ def make_caches(directory, variables):
 
     That may be a directory with an unpredictable name, or none.
     """
-    warnings = []
+    top, _, key = (directory or "").rpartition("/")
+    fault = _make(top, directory, *variables.values()) if variables else None
+    if fault is None:
+        return directory, variables, []
+    from tempfile import mkdtemp
+
     try:
-        try:
-            fault = _make(directory, variables)
-        except FileNotFoundError:  # a site's epilog has just removed the empty directory of an ended job
-            fault = _make(directory, variables)
-        if fault:
-            from tempfile import mkdtemp
-
-            top, _, key = directory.rpartition("/")
-            used = mkdtemp(prefix=f"{top}-")
-            warnings.append(Problem(f"{fault}: using {used} for caches"))
-            variables = {name: path.replace(top, used, 1) for name, path in variables.items()}
-            directory = f"{used}/{key}"
-            _make(directory, variables)
-    except OSError as error:
-        fault = f"cannot use {error.filename} for caches: {error.strerror}"
-        return None, {}, [Problem(fault, "export another TMPDIR")]
-    return directory, variables, warnings
+        used = mkdtemp(prefix=f"{top}-")
+    except OSError:
+        return None, {}, [Problem(f"cannot use {directory} for caches: {fault}", ANOTHER)]
+    variables = {name: path.replace(top, used, 1) for name, path in variables.items()}
+    more = _make(f"{used}/{key}", *variables.values())
+    if more:
+        return None, {}, [Problem(f"cannot use {used} for caches: {more}", ANOTHER)]
+    return f"{used}/{key}", variables, [Problem(f"{fault}: using {used} for caches")]
 
 
-def _make(directory, variables):
-    """Make what is missing; return why one is not private, or None.
+def _make(*paths):
+    """Make what is missing; return why one of them is not private or cannot be made, or None.
 
     Once the first is private, no other user can replace what is below it, nor the directory itself (`unsuitable`).
     """
-    for path in (directory.rpartition("/")[0], directory, *variables.values()) if variables else ():
+    for path in paths:
         try:
             os.mkdir(path, 0o700)
+            fault = None
         except FileExistsError:
             fault = _not_private(path)
-            if fault:
-                return fault
+        except OSError as error:
+            fault = f"{path}: {error.strerror}"
+        if fault:
+            return fault
     return None
 
 
 def _not_private(path):
-    """Why a path is no directory of this user alone, None if it is. Raises OSError."""
-    found = os.lstat(path)
-    owner = f"belongs to user {found.st_uid}"
+    """Why a path is no directory of this user alone, None if it is."""
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
     if found.st_mode & 0o170000 != 0o040000:  # inode(7)
-        return f"{path} is not a directory and {owner}"
-    is_open = found.st_mode & 0o077 and f" and is open to others, mode {found.st_mode & 0o7777:04o}"
-    return f"{path} {owner}{is_open or ''}" if found.st_uid != os.geteuid() or is_open else None
+        return f"{path} is not a directory"
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        return f"{path} belongs to user {found.st_uid} or is open to others, mode {found.st_mode & 0o7777:04o}"
+    return None
 
 
 def unsuitable(path, uid):
     """Why private directories are not safe in `path`, None if they are.
 
-    The group of a directory is trusted, since the user chose it; other users are not. They can make entries in
-    world-writable directories only, so the owners of these entries are checked: elsewhere, in a container without
-    root's number, all others have the same owner (user_namespaces(7)). The owner of a world-writable directory can
-    replace its entries in spite of a sticky bit.
+    The group of a directory is trusted, since the user chose it; other users are not. They can replace entries of
+    world-writable directories that they own or that have no sticky bit, and else make entries, whose owners are
+    checked: elsewhere, in a container without root's number, all others have the same owner (user_namespaces(7)).
     """
     if not path.startswith("/"):
         return "not an absolute path"
     part, public = "", 0
     try:
-        for name in filter(lambda name: name not in ("", "."), path.split("/")):
+        for name in filter(None, path.split("/")):
             part = f"{part}/{name}"
             if public and os.lstat(part).st_uid not in (0, uid):
                 return f"{part} belongs to another user, who can replace it"
-            public = os.stat(part).st_mode & 0o002
-        found = os.stat(path)
+            found = os.stat(part)
+            public = found.st_mode & 0o002
+            if public and not found.st_mode & 0o1000:
+                return f"every user can replace what is in {part}, as it has no sticky bit"
+            # 65534 is any user without a number in this user namespace, such as root
+            if public and found.st_uid not in (0, uid) and not (found.st_uid == 65534 and in_namespace()):
+                return f"{part} belongs to user {found.st_uid}, who can replace what is in it"
+        os.stat(f"{path}/.")
     except OSError as error:
         return error.strerror
-    if found.st_mode & 0o170000 != 0o040000:
-        return "not a directory"
-    if not os.access(path, 0o3):
-        return "not writable"
-    if public and not found.st_mode & 0o1000:
-        return "every user can replace what is in it, as it has no sticky bit"
-    # 65534 is any user without a number in this user namespace, such as root
-    if public and found.st_uid not in (0, uid) and not (found.st_uid == 65534 and in_namespace()):
-        return f"it belongs to user {found.st_uid}, who can replace what is in it"
-    return None
+    return None if os.access(path, 0o3) else "not writable"
 
 
 def in_namespace():
@@ -150,15 +148,11 @@ def old_locks(env):
     torch creates an empty file and waits as long as it exists: only its age tells that a killed process left it
     (https://github.com/pytorch/pytorch/issues/189245).
     """
-    problems, directory = [], env.get("TORCH_EXTENSIONS_DIR")
-    for name in sorted(names(directory)) if directory else ():
+    problems, directory = [], env.get("TORCH_EXTENSIONS_DIR", "")
+    for lock in (f"{directory}/{name}/lock" for name in sorted(names(directory))):
         from time import time
 
-        lock = f"{directory}/{name}/lock"
-        try:
-            age = time() - os.stat(lock).st_mtime
-        except OSError:
-            continue
+        age = time() - os.stat(lock).st_mtime if exists(lock) else 0
         if age > OLD_LOCK_SECONDS:
             fault = f"{lock}: an old lock ({age // 60:.0f} minutes): what loads this extension may wait for ever"
             problems.append(Problem(fault, f"if no job compiles it now: rm {lock}"))
@@ -171,31 +165,23 @@ def plan_dumps(plan):
     What is exported under either name takes precedence, but the file of a launch whose rank submitted this job. All
     dumps are in one directory, with the launch in their names.
     """
-    env = plan.env
     if plan.world.size == 1 or plan.devices.vendor not in ("nvidia", "amd"):
         return plan
-    cache = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else "")
-    dumps = f"{cache}/pytorch-dumps"
-    env = {name: value for name, value in env.items() if name not in FILE or not value.startswith(f"{dumps}/")}
-    dumps = dumps if cache.startswith("/") and not any(map(env.get, FILE)) else None
-    settings = dict(RECORDER)
-    if dumps:
+    cache = plan.env.get("XDG_CACHE_HOME") or (f"{plan.env['HOME']}/.cache" if plan.env.get("HOME") else "")
+    dumps, settings = f"{cache}/pytorch-dumps", dict(RECORDER)
+    env = {name: value for name, value in plan.env.items() if name not in FILE or not value.startswith(f"{dumps}/")}
+    if cache.startswith("/") and not any(map(env.get, FILE)):
         settings[FILE] = f"{dumps}/{launch_name(env, plan.world, plan.launch, plan.place)}-rank_"
     numbers = env.get("EBVERSIONPYTORCH", "").split(".")[:2]  # of the module's torch
     is_old = len(numbers) == 2 and all(map(str.isdecimal, numbers)) and [*map(int, numbers)] < [2, 8]
     more = {names[is_old]: value for names, value in settings.items() if not any(map(env.get, names))}
-    return plan.replace(changes={**plan.changes, **more}, dumps=dumps)
+    return plan.replace(changes={**plan.changes, **more}, dumps=dumps if FILE in settings else None)
 
 
 def make_dumps(plan):
-    """The Plan, without the setting if the directory of dumps is not private; the first rank of each node makes it."""
-    cache = plan.dumps.rpartition("/")[0]
+    """The Plan, without the setting if the directory of dumps cannot be made or is not private."""
     try:
         if not exists(plan.dumps):
-            place = cache if exists(cache) else cache.rpartition("/")[0]
-            is_public = os.stat(place).st_mode & 0o002  # another user may be faster
-            if not (plan.world.local_rank == 0 or is_public) and os.access(place, 0o3):
-                return plan
             from os import makedirs
 
             makedirs(plan.dumps, mode=0o700, exist_ok=True)

@@ -78,7 +78,7 @@ def test_many_ranks_at_once_do_not_get_in_each_others_way(tmp_path, runscripts):
     assert answers == {f"('{tmp_path}/pytorch-{UID}/7-n', [])\n"}
 
 
-def test_a_directory_that_another_jobs_epilog_removes_is_made_again(tmp_path, monkeypatch):
+def test_caches_are_private_too_if_another_jobs_epilog_removes_their_directory(tmp_path, monkeypatch):
     removed, real = [], os.mkdir
 
     def mkdir(path, mode):
@@ -88,10 +88,9 @@ def test_a_directory_that_another_jobs_epilog_removes_is_made_again(tmp_path, mo
             removed.append(path)
 
     monkeypatch.setattr("posix.mkdir", mkdir)
-    directory, _, warnings = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
-    assert removed == [str(tmp_path / f"pytorch-{UID}")]
-    assert (directory, warnings) == (str(usual(tmp_path)), [])
-    assert_private(usual(tmp_path))
+    directory, variables, warnings = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
+    assert (removed, len(warnings)) == ([str(tmp_path / f"pytorch-{UID}")], 1)
+    assert_elsewhere_and_private(tmp_path, directory, variables)
 
 
 ALL = dict.fromkeys(SUBDIRECTORIES, "/mine")
@@ -115,15 +114,20 @@ def test_a_cache_that_the_user_placed_stays_and_gets_no_directory(tmp_path, env,
     assert {path.name for path in tmp_path.glob("*/*/*")} == set(placed.values())
 
 
-REASONS = {"absent": "No such file or directory", "file": "not a directory", "open": "sticky bit"}
+REASONS = {
+    "absent": "No such file or directory",
+    "file": "Not a directory",
+    "open": "sticky bit",
+    "open/below": "sticky bit",
+}
 REASONS.update({"locked": "not writable", None: "not an absolute path"})
 
 
 @pytest.mark.parametrize("name", REASONS)
 def test_an_unusable_tmpdir_is_said_and_replaced(tmp_path, monkeypatch, name):
     (tmp_path / "file").write_text("")
-    for directory in ("open", "locked", "default"):
-        (tmp_path / directory).mkdir()
+    for directory in ("open/below", "locked", "default"):
+        (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "open").chmod(0o777)
     monkeypatch.setattr("posix.access", lambda path, _mode: str(path) != str(tmp_path / "locked"))
     tmpdir = str(tmp_path / name) if name else "scratch"
@@ -238,7 +242,7 @@ def test_a_public_directory_of_another_user_is_not_used(tmp_path):
     directory, _, warnings = place({"TMPDIR": str(public)}, UID, KEY, create=True, default=str(tmp_path))
     assert directory == str(usual(tmp_path))
     assert warnings == [
-        f"cannot use {public} for caches: it belongs to user {OTHER}, who can replace what is in it. "
+        f"cannot use {public} for caches: {public} belongs to user {OTHER}, who can replace what is in it. "
         "Export another TMPDIR"
     ]
     assert list(public.iterdir()) == []

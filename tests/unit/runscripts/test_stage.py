@@ -200,7 +200,7 @@ def test_a_directory_in_memory_is_used_only_if_the_user_has_chosen_it():
 
 def test_a_directory_that_every_user_can_change_is_not_used(disk):
     disk.chmod(0o777)
-    assert unfit(str(disk), order(disk)) == f"{disk}: every user can replace what is in it, as it has no sticky bit"
+    assert unfit(str(disk), order(disk)) == f"{disk}: every user can replace what is in {disk}, as it has no sticky bit"
     disk.chmod(0o1777)
     assert unfit(str(disk), order(disk)) is None
     on_node(order(disk), "make")
