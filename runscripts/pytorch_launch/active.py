@@ -26,11 +26,9 @@ PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 class Choice(Value):
-    """Which Python runs.
+    """Which Python runs: that of the active environment `prefix`, None for the module's, or, without one, that on PATH.
 
-    `prefix`    the active environment that it belongs to; None for the module's, or, without a module, that on PATH
-    `changes`   variables to set, name to value, or None for one to unset
-    `warnings`  Problems
+    `changes` are variables to set, name to value, or None for one to unset; `warnings` are Problems.
     """
 
     __slots__ = ("changes", "prefix", "warnings")
@@ -59,19 +57,16 @@ def choose_python(env):
     path, torch = env.get("PATH", "").split(":"), _torch_of(prefix, config)
     if torch is None:
         path.sort(key=lambda entry: _is_users(_prefix(entry), image, root))
-        variables = {"PATH": ":".join(path)}
         fault = f"{prefix} is active and has no torch: using the module's Python"
         remedy = f"Deactivate it, or make one that sees the module's torch: `{ON_TOP} DIRECTORY`"
-    else:
-        path = [f"{prefix}/bin", *(entry for entry in path if entry != f"{prefix}/bin")]
-        variables = {"PATH": ":".join(path), "VIRTUAL_ENV": prefix if config else None}
-        fault = f"{prefix} is active: using its torch, {torch}, in place of the module's"
-        remedy = "to use the module's, deactivate it"
-    is_modules = torch and (device(torch) in image if image else _real(torch).startswith(_real(root) + "/"))
+        return Choice(changes={"PATH": ":".join(path)}, warnings=[Problem(fault, remedy)])
+    path = [f"{prefix}/bin", *(entry for entry in path if entry != f"{prefix}/bin")]
+    is_modules = device(torch) in image if image else _real(torch).startswith(_real(root) + "/")
+    fault = f"{prefix} is active: using its torch, {torch}, in place of the module's"
     return Choice(
-        prefix=prefix if torch else None,
-        changes={name: value for name, value in variables.items() if env.get(name) != value},
-        warnings=() if is_modules else [Problem(fault, remedy)],
+        prefix=prefix,
+        changes={"PATH": ":".join(path), "VIRTUAL_ENV": prefix if config else None},
+        warnings=[] if is_modules else [Problem(fault, "to use the module's, deactivate it")],
     )
 
 
@@ -119,53 +114,44 @@ def _real(path):
 def _config(prefix):
     """What a virtual environment records, None for another one.
 
-    "version" and "python", the name of its interpreter with the version, are always there.
+    There is always "version", "python", the name of its interpreter with the version, and "interpreter", the file that
+    it was made from, None if that is gone.
     """
     text = read(f"{prefix}/pyvenv.cfg")
     if text is None:
         return None
     config = {name.strip().lower(): value.strip() for name, _, value in (x.partition("=") for x in text.splitlines())}
     version = (config.get("version") or config.get("version_info") or "").split(".")[:3]
-    return {"home": "", **config, "version": ".".join(version), "python": f"python{'.'.join(version[:2])}"}
-
-
-def _interpreter(config):
-    """The interpreter that a virtual environment was made from; None if it is gone.
-
-    uv records /usr/local/bin, in which an image may have a link to /usr/bin/python3.11 of another name.
-    """
-    python = f"{config['home']}/{config['python']}"
-    links = (f"{config['home']}/{name}" for name in ("python3", "python"))
-    if exists(python):
-        return python
-    return next((link for link in links if exists(link) and _real(link).endswith("/" + config["python"])), None)
+    home, python = config.get("home", ""), f"python{'.'.join(version[:2])}"
+    # uv records /usr/local/bin, in which an image may have a link to /usr/bin/python3.11 of another name
+    files = (_real(f"{home}/{name}") for name in (python, "python3", "python"))
+    interpreter = next((file for file in files if exists(file) and file.endswith(python)), None)
+    return {**config, "home": home, "version": ".".join(version), "python": python, "interpreter": interpreter}
 
 
 def _interpreter_fault(prefix, config, image, where):
     """Why the Python of a virtual environment does not belong to where this process runs, None if it does."""
-    python, running = _interpreter(config), ".".join(map(str, sys.version_info[:3]))
-    if python is None or not exists(f"{prefix}/bin/python"):
+    file, running = config["interpreter"], ".".join(map(str, sys.version_info[:3]))
+    if file is None or not exists(f"{prefix}/bin/python"):
         return f"{config['home']}/{config['python']}, does not exist {where}"
-    if not image:
-        return None
-    if device(_real(python).rpartition("/")[0]) not in image:
-        return f"{python}, is not the image's"
-    if config["version"] == running or _real(python) != _real(getattr(sys, "_base_executable", sys.executable)):
-        return None
-    return f"{python}, is {running} {where}, not {config['version']}"
+    if image and device(file.rpartition("/")[0]) not in image:
+        return f"{file}, is not the image's"
+    if image and config["version"] != running and file == _real(getattr(sys, "_base_executable", sys.executable)):
+        return f"{file}, is {running} {where}, not {config['version']}"
+    return None
 
 
 def _torch_of(prefix, config):
     """The directory from which an environment imports torch, None if it has none."""
     bases, python = [prefix], config["python"] if config else "python3"
     if config and config.get("include-system-site-packages") == "true":
-        homes = (config["home"], _real(_interpreter(config)).rpartition("/")[0])
+        homes = (config["home"], config["interpreter"].rpartition("/")[0])
         bases += [home.rpartition("/")[0] + local for home in homes for local in ("/local", "")]
-    libraries = dict.fromkeys(f"{base}/{lib}" for base in bases for lib in ("lib", "lib64"))
     places = (  # Debian's are /usr/local/lib/python3.13/dist-packages of pip, and /usr/lib/python3/dist-packages of apt
-        f"{library}/{name}/{packages}"
-        for library in libraries
-        for name in sorted(names(library))
+        f"{base}/{library}/{name}/{packages}"
+        for base in bases
+        for library in ("lib", "lib64")
+        for name in sorted(names(f"{base}/{library}"))
         if name.startswith(python) or name == "python3"
         for packages in ("site-packages", "dist-packages")
     )
@@ -175,11 +161,11 @@ def _torch_of(prefix, config):
 def _torch_in(directory):
     """The torch in a directory of packages, or in one that its `.pth` files name; None without one."""
     places = [directory]
-    if not exists(f"{directory}/torch"):
-        texts = [read(f"{directory}/{name}") or "" for name in names(directory) if name.endswith(".pth")]
-        # a line, or a text in a line of code
-        places = [place for text in texts for place in text.replace("'", "\n").replace('"', "\n").splitlines()]
-    return next((f"{place}/torch" for place in places if place[:1] == "/" and exists(f"{place}/torch")), None)
+    for name in names(directory):
+        if name.endswith(".pth"):  # a line, or a text in a line of code
+            text = read(f"{directory}/{name}") or ""
+            places += [place for place in text.replace("'", "\n").replace('"', "\n").splitlines() if place[:1] == "/"]
+    return next((f"{place}/torch" for place in places if exists(f"{place}/torch")), None)
 
 
 def isolate(env):
@@ -190,9 +176,7 @@ def isolate(env):
     """
     if is_on(env, KEEP, "0"):
         return {}, []
-    # Apptainer's image is the root; Shifter binds the directories of its image into one
-    image = {device("/"), device(sys.prefix)} if in_container(env) else set()
-    changes, warnings = {}, []
+    changes, warnings, image = {}, [], image_devices(env)
     for name in ("PYTHONHOME", *TORCH):
         entries = env.get(name, "").split(":")
         foreign = [each for each in entries if each and (name not in TORCH or _is_foreign(each, TORCH[name], image))]
@@ -252,8 +236,8 @@ def in_container(env):
 def image_devices(env):
     """The numbers of the file systems of the image's directories, none on a host.
 
-    Without an overlay "/" is made in memory, and what is below it comes from the image. With one, files have others
-    (Linux, Documentation/filesystems/overlayfs.rst, "Inode properties").
+    Without an overlay "/" is made in memory, and what is below it comes from the image, as with Shifter. With one,
+    files have others (Linux, Documentation/filesystems/overlayfs.rst, "Inode properties").
     """
     return {device("/"), device("/usr")} if in_container(env) else set()
 
