@@ -27,12 +27,16 @@ LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,), "intel": (MASK,)}
 # Values that leave no GPU visible; the last is that of older Slurm, for a job without GPUs.
 NO_GPU = ("", "-1", "NoDevFiles")
 
+# Beginning of the name of an instance of a GPU. CUDA finds the first in a list alone (MIG User Guide, "CUDA Device
+# Enumeration"): each rank gets its own.
+MIG = "MIG-"
+
 
 class Devices(Value):
     """The GPUs of one rank.
 
     `vendor`          "amd", "nvidia" or "intel", None without GPUs
-    `count`           number of GPUs that this rank sees, counted as torch's device_count() does
+    `count`           number of GPUs that this rank sees, counted as torch's device_count() does, MIG's instances alike
     `index`           the one that it uses, below `count`; None without GPUs
     `held`            the physical GPUs that no other rank uses, or else the one at `index`; empty if they are not known
     `candidate_gpus`  the physical GPUs that the ranks of this node may use, with those of `held`; None if not known
@@ -41,12 +45,11 @@ class Devices(Value):
     `changes`         variables to set, name to value
     `warnings`        Problems
     `lists`           variables that decide which GPUs are visible, name to the entries, one for each GPU
-    `slots`           number of ranks that can have a GPU, or an instance of one, for themselves; `count` but with MIG
     """
 
     DEFAULTS: dict = {
         **{"vendor": None, "count": 0, "index": None, "held": (), "candidate_gpus": None, "sharers": 1},
-        **{"share_index": 0, "changes": {}, "warnings": (), "lists": {}, "slots": None},
+        **{"share_index": 0, "changes": {}, "warnings": (), "lists": {}},
     }
     __slots__ = tuple(DEFAULTS)
 
@@ -64,25 +67,21 @@ def choose_devices(env, node, local_rank, local_size):
     if not node.gpus:
         return Devices()
     present, found, lists, changes, warnings = visible_gpus(env, node)
-    count, vendor, instances = len(found), present[0].vendor, lists.get(CUDA, ()) if len(found) == 1 else ()
+    count, vendor = len(found), present[0].vendor
     fields = {"index": 0 if count else None}
-    if len(instances) > 1:  # of GPUs in NVIDIA's mode MIG, which a process sees one of
-        fields["slots"] = len(instances)
-        if local_size > 1:
-            changes = {**changes, CUDA: instances[local_rank % len(instances)]}
-            fields["sharers"] = len(range(local_rank % len(instances), local_size, len(instances)))
-        if local_size > len(instances):
-            fault = f"{local_size} ranks on this node share {len(instances)} instances of GPUs (MIG)"
-            warnings = [*warnings, Problem(fault, f"start at most {len(instances)} per node")]
-    elif count and local_size > 1 and not _has_own_gpus(env, vendor, count, local_size):
-        shared, problem = _share(found, vendor, step_gpus(env)[1], local_rank, local_size)
+    if count and local_size > 1 and not _has_own_gpus(env, vendor, count, local_size):
+        shared, problems = _share(found, vendor, step_gpus(env)[1], local_rank, local_size)
         fields.update(shared)
-        warnings = [*warnings, *problem]
+        warnings = [*warnings, *problems]
     elif None not in found:
         fields["held"] = found
         if count:
             fields["candidate_gpus"] = found if local_size == 1 else _candidates(env, node, present, found, local_size)
-    return Devices(vendor=vendor, count=count, lists=lists, changes=changes, warnings=warnings, **fields)
+    devices = Devices(vendor=vendor, count=count, lists=lists, changes=changes, warnings=warnings, **fields)
+    if local_size > 1 and env.get(CUDA, "").startswith(MIG) and vendor == "nvidia":  # a process sees one instance
+        changes = {**changes, **devices.narrowed()}
+        return devices.replace(count=1, index=0, lists={}, changes=changes)
+    return devices
 
 
 def step_gpus(env):
@@ -91,10 +90,7 @@ def step_gpus(env):
     None for what it does not report. A device cgroup does not change the numbers. srun passes none of its options on.
     (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; gres_common.c; seen with 22.05.)
     """
-    listed, count = env.get("SLURM_STEP_GPUS"), env.get("SLURM_GPUS_ON_NODE", "")
-    if listed is None and env.get("SLURM_STEP_ID", "") in ("", "-5"):  # a batch script has -5 with Slurm 26.05
-        listed = env.get("SLURM_JOB_GPUS")  # of the batch script's node, though all steps inherit it
-    entries = (listed or "").split(",")
+    entries, count = env.get("SLURM_STEP_GPUS", "").split(","), env.get("SLURM_GPUS_ON_NODE", "")
     numbers = [int(entry) for entry in entries] if all(map(is_number, entries)) else None
     return numbers, int(count) if is_number(count) else None
 
@@ -159,12 +155,10 @@ def visible_gpus(env, node):
 
 def _see_amd(env, present):
     left = present if ROCR not in env else _listed(env[ROCR], present)
-    lists = {ROCR: _entries(env, ROCR, len(left))}
-    warnings = _warn_of_none(ROCR, env.get(ROCR), left, present)
+    lists, warnings = {ROCR: _entries(env, ROCR, len(left))}, _warn_of_none(env, ROCR, left, present)
     names = [name for name in (HIP, CUDA) if name in env]
     if not names or not left:
         return left, lists, {}, warnings
-
     value = env[names[0]]
     if ROCR in env:
         value = _numbers_after_rocr(value, lists[ROCR])
@@ -173,10 +167,7 @@ def _see_amd(env, present):
             fault += f"{names[0]}={env[names[0]]} is set to {value}"
             warnings.append(Problem(fault, "unset it where both are set"))
     visible = _listed(value, left)
-    warnings += _warn_of_none(names[0], value, visible, left)
-    if len(names) == 2 and env[HIP] != env[CUDA]:
-        fault = f"{HIP}={env[HIP]}, which takes precedence, and {CUDA}={env[CUDA]} differ"
-        warnings.append(Problem(fault, "unset one of them"))
+    warnings += _warn_of_none({names[0]: value}, names[0], visible, left)
     changes = {name: value for name in names if env[name] != value}
     return visible, {name: value.split(",") for name in names}, changes, warnings
 
@@ -196,55 +187,18 @@ def _numbers_after_rocr(value, rocr):
 
 def _see_nvidia(env, present):
     # the default is the fastest first; Slurm counts in the order of PCI addresses (gres.html, "GPU Management")
-    changes, value = {} if env.get(CUDA_ORDER) else {CUDA_ORDER: "PCI_BUS_ID"}, env.get(CUDA)
-    if value is not None and value.startswith("MIG-"):
-        # CUDA finds the first alone (MIG User Guide, "CUDA Device Enumeration"): each rank gets its own
-        return [None], {CUDA: [entry.strip() for entry in value.split(",") if entry.strip()]}, changes, []
-    if value is not None and value.startswith("GPU-"):
-        visible = _listed(value, present)
-    else:
-        visible = _numbered(env, value, present)
-    return visible, {CUDA: _entries(env, CUDA, len(visible))}, changes, _warn_of_none(CUDA, value, visible, present)
-
-
-def _numbered(env, value, present):
-    """The GPUs of a list of numbers, all of them without a list; None for each if they are not known."""
-    (of_task, of_step), total = step_gpus(env), len(present)
-    if value is None:
-        listed = list(range(min(of_step or total, total) if of_task is None else len(of_task)))
-        # otherwise it is not known whether a device cgroup hides the others
-        numbers = listed if listed == of_task or len(listed) == total else None
-    else:
-        listed = []
-        for entry in map(str.strip, value.split(",")):
-            if not is_number(entry) or int(entry) >= total:
-                break  # CUDA ignores what comes after an invalid one
-            listed.append(int(entry))
-        if len(set(listed)) < len(listed):
-            return []  # as CUDA does with a GPU named twice (torch.cuda, _parse_visible_devices)
-        if of_task is None:
-            numbers = listed if of_step is None or of_step >= total else None
-        else:
-            numbers = _numbers_on_node(listed, of_task)
-    if numbers is None or max(numbers, default=0) >= total or env.get(CUDA_ORDER) not in (None, "", "PCI_BUS_ID"):
-        return [None] * len(listed)
-    return [present[number] for number in numbers]
-
-
-def _numbers_on_node(listed, of_task):
-    """The numbers on the node of those `listed`, of a task that Slurm gave those `of_task`; None if ambiguous.
-
-    In a device cgroup CUDA counts the GPUs of the step from 0, without one those of the node. The environment does
-    not show which of both applies.
-    """
-    # Slurm may have written the list for these: both ascend, in the same order
-    ascends = len(listed) == len(of_task) and listed == sorted(listed)
-    if ascends and all(local <= number for local, number in zip(listed, of_task)):
-        return of_task
-    in_cgroup = [of_task[number] for number in listed if number < len(of_task)]
-    without = [number for number in listed if number in of_task]
-    possible = [numbers for numbers in (in_cgroup, without) if len(numbers) == len(listed)]
-    return possible[0] if possible and possible[0] == possible[-1] else None
+    changes, value = {} if env.get(CUDA_ORDER) else {CUDA_ORDER: "PCI_BUS_ID"}, env.get(CUDA, "")
+    if value.startswith(MIG):
+        instances = [entry.strip() for entry in value.split(",") if entry.strip()]
+        return [None] * len(instances), {CUDA: instances}, changes, []
+    visible = _listed(value, present) if CUDA in env else present
+    entries = _entries(env, CUDA, len(visible) + 1)
+    if len(set(entries)) < len(entries):
+        visible = []  # as CUDA does with a GPU named twice (torch.cuda, _parse_visible_devices)
+    warnings = _warn_of_none(env, CUDA, visible, present)
+    if env.get(CUDA_ORDER) not in (None, "", "PCI_BUS_ID") and not value.startswith("GPU-"):
+        visible = [None] * len(visible)
+    return visible, {CUDA: entries[: len(visible)]}, changes, warnings
 
 
 def _see_intel(env, tiles):
@@ -258,21 +212,22 @@ def _see_intel(env, tiles):
     "Running Jobs on Aurora", "Binding MPI ranks to GPUs".)
     """
     mask, is_composite = env.get(MASK), env.get(HIERARCHY, "").upper() == "COMPOSITE"
-    changes, warnings, named = {} if env.get(INTEL_ORDER) else {INTEL_ORDER: "1"}, [], {}
+    changes, found, lists = {} if env.get(INTEL_ORDER) else {INTEL_ORDER: "1"}, [], []
     present = [tile for tile in tiles if not (is_composite and tile.partition)]
-    for entry in map(str.strip, mask.split(",") if mask else map(str, range(len(present)))):
-        number, dot, part = entry.partition(".")
-        gpu = present[int(number)].pci if is_number(number) and int(number) < len(present) else None
-        parts = [str(tile.partition) for tile in tiles if tile.pci == gpu] if is_composite else []
-        if gpu and (part in parts or not dot) and entry not in named.get(int(number), ()):
-            named.setdefault(int(number), []).append(entry)
-    # only in PCI order it is known which device is which
-    found = [present[number] if changes or env[INTEL_ORDER] == "1" else None for number in sorted(named)]
-    if not found:
-        form = "<GPU> or <GPU>.<tile>" if is_composite else "<tile>"
-        fault = f"{MASK}={mask} matches none of the {len(tiles)} tiles here, so no GPU is visible"
-        warnings.append(Problem(fault, f"correct or unset it; its entries are {form} ({HIERARCHY})"))
-    return present, found, {MASK: [",".join(named[number]) for number in sorted(named)]}, changes, warnings
+    for number, device in enumerate(present):
+        names = [str(number)]
+        if is_composite:
+            names += [f"{number}.{tile.partition}" for tile in tiles if tile.pci == device.pci]
+        listed = (
+            [entry for entry in dict.fromkeys(map(str.strip, mask.split(","))) if entry in names] if mask else names[:1]
+        )
+        if listed:
+            lists.append(",".join(listed))
+            # only in PCI order it is known which device is which
+            found.append(device if changes or env[INTEL_ORDER] == "1" else None)
+    form = "<GPU> or <GPU>.<tile>" if is_composite else "<tile>"
+    warnings = _warn_of_none(env, MASK, found, tiles, f"; its entries are {form} ({HIERARCHY})")
+    return present, found, {MASK: lists}, changes, warnings
 
 
 def _listed(value, present):
@@ -296,9 +251,9 @@ def _entries(env, name, count):
     return [entry.strip() for entry in env[name].split(",")][:count] if name in env else list(map(str, range(count)))
 
 
-def _warn_of_none(name, value, visible, present):
+def _warn_of_none(env, name, visible, present, form=""):
     """A list of Problems: the list in variable `name` leaves no GPU, and is not one that is to leave none."""
-    if visible or value is None or value in NO_GPU:
+    if visible or env.get(name, "") in NO_GPU:
         return []
-    fault = f"{name}={value} matches none of the {len(present)} GPUs here, so no GPU is visible"
-    return [Problem(fault, f"correct or unset {name}")]
+    fault = f"{name}={env[name]} matches none of the {len(present)} GPUs here, so no GPU is visible"
+    return [Problem(fault, f"correct or unset {name}{form}")]

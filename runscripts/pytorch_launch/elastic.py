@@ -51,7 +51,7 @@ def make_agent_plan(plan, arguments=()):
     endpoint = f"[{address}]" if ":" in address else address
     options = {  # torchrun(1)
         "nnodes": world.size,
-        "nproc-per-node": plan.devices.slots or max(1, plan.devices.count),
+        "nproc-per-node": max(1, plan.devices.count),
         "rdzv-backend": "c10d",
         "rdzv-endpoint": f"{endpoint}:{plan.place['MASTER_PORT']}",
         "rdzv-id": plan.launch or "local",

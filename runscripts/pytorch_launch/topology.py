@@ -26,6 +26,7 @@ class Gpu:
     `partition`  its number among the partitions, or the tiles, of a GPU, which have one address; else 0
     `numa_node`  the NUMA node that it is attached to, None if the firmware does not report it
     `uuid`       as the vendor's tools print it, None if there is none
+    `minor`      the number of its device file, of NVIDIA's
     """
 
     def __init__(self, root, vendor, pci, partition=0):
@@ -36,10 +37,10 @@ class Gpu:
             text = read(f"{self.root}{PCI_DEVICES}/{self.pci}/numa_node") or ""
             # -1 in virtual machines and where the firmware has no table (Documentation/ABI/testing/sysfs-bus-pci)
             self.numa_node = int(text) if text.isdecimal() else None
-        elif name == "uuid":
+        elif name in ("uuid", "minor"):
             lines = (read(f"{self.root}{NVIDIA_GPUS}/{self.pci}/information") or "").splitlines()
-            values = (line.partition(":")[2].strip() for line in lines if line.startswith("GPU UUID"))
-            self.uuid = next(values, None)
+            values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            self.uuid, self.minor = values.get("GPU UUID"), values.get("Device Minor")
         return object.__getattribute__(self, name)
 
 
@@ -146,10 +147,11 @@ def _all_gpus(node):
 def _nvidia_gpus(root):
     """In the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, which is nvidia-smi's too.
 
-    A container that was started without its option for GPUs sees /proc but no device: no GPUs.
+    /proc has them all. A container that was started without its option for GPUs has no device files, and a device
+    cgroup forbids those of other jobs, also in access(2) (Linux, devcgroup_inode_permission).
     """
-    found = sorted(names(root + NVIDIA_GPUS)) if exists(f"{root}/dev/nvidiactl") else []
-    return [Gpu(root, "nvidia", name) for name in found]
+    gpus = [Gpu(root, "nvidia", name) for name in sorted(names(root + NVIDIA_GPUS))]
+    return [gpu for gpu in gpus if os.access(f"{root}/dev/nvidia{gpu.minor}", os.R_OK | os.W_OK)]
 
 
 def _amd_gpus(root):

@@ -43,7 +43,6 @@ def found(root, devices):
 
 ROCR, HIP, CUDA = (f"{name}_VISIBLE_DEVICES" for name in ("ROCR", "HIP", "CUDA"))
 ALL, ALL_LISTED = [*range(8)], "0,1,2,3,4,5,6,7"
-BATCH_NODE = {"SLURM_JOB_GPUS": "2,3", "SLURM_GPUS_ON_NODE": "2", CUDA: "0,1"}
 WORKER = {"TORCHELASTIC_RUN_ID": "none"}
 #: What a task finds in its environment, seen with Slurm 22.05: only its own GPUs in SLURM_STEP_GPUS, all of the step in
 #: SLURM_GPUS_ON_NODE, and with --gpu-bind=none no list at all. Then rank and size, index, GPUs held and known.
@@ -64,19 +63,12 @@ OF_USERS = [
     *(({name: "GPU-DEADBEEF00000005,GPU-deadbeef00000001"}, [5, 1]) for name in (ROCR, HIP)),
     ({ROCR: "2,1,1,3"}, [2, 1]),  # a GPU that is named twice ends an AMD list
 ]
-#: Slurm's GPUs of a task and their number, a list, and what is held: numbers are translated if they have one meaning.
-IN_CGROUPS = [
-    ("4,5,6,7", 4, "4,5,6,7", [4, 5, 6, 7]),  # Slurm without cgroups
-    ("4,5,6,7", 4, "0,1,2,3", [4, 5, 6, 7]),  # with cgroups
-    *(("6", 4, listed, [6]) for listed in ("2", "0")),  # the third task with cgroups, or with one of its own
-    (ALL_LISTED, 8, "3,2,1,0", [3, 2, 1, 0]),  # a user's order, full node
-    ("4,5,6,7", 4, "7,4", [7, 4]),  # a user's choice, which cannot be in a cgroup
-    ("4,5,6,7", 4, "1,0", [5, 4]),  # which must be in a cgroup
-    ("4,5", 2, "1,0", [5, 4]),
-    ("1,2", 2, "1", []),  # which may be both
-    ("1,2", 2, "1,3", []),  # half of it of other GPUs
-    ("0,2", 2, "0", [0]),  # the same in both
-    ("1,2", 2, "5", []),  # neither
+#: Without cgroups, Slurm's GPUs of a task and their number, a list of the user's, and what is held.
+OF_NODE = [
+    ("4,5,6,7", 4, "4,5,6,7", [4, 5, 6, 7]),
+    (ALL_LISTED, 8, "3,2,1,0", [3, 2, 1, 0]),
+    ("4,5,6,7", 4, "7,4", [7, 4]),
+    ("1,2", 2, "5", [5]),
 ]
 #: A list of ROCR, other lists, their value, and what they are set to.
 CONTRADICTING = [
@@ -114,9 +106,6 @@ CHOICES = [
         ("lumi", {**env, ROCR: "5"}, 5, 8, {"own": 5, "index": 0, "count": 1, "candidates": ALL}, "")
         for env in (slurm(ALL_LISTED, 8), {})
     ),
-    # those of the batch node say nothing in a step
-    ("dgx", BATCH_NODE, 0, 2, {"own": 2}, None),
-    ("dgx", {**BATCH_NODE, "SLURM_STEP_ID": "1"}, 0, 2, {"own": None}, None),
     # ranks share what Slurm did not make for each: it gave it to torchrun, a user narrowed it, its number is not known
     *(
         ("lumi", {"SLURM_STEP_ID": "0", **env}, rank, 2, {"index": rank}, None)
@@ -139,7 +128,7 @@ CHOICES = [
         for env, gpus in OF_USERS
     ),
     ("lumi", {HIP: "GPU-deadbeef"}, 0, 1, {"count": 0, "known": None, "changes": {}}, None),  # any of eight
-    ("lumi", {HIP: "1,2", CUDA: "3"}, 0, 2, {"count": 2, "own": 1, "changes": {CUDA: "1,2"}}, "differ"),
+    ("lumi", {HIP: "1,2", CUDA: "3"}, 0, 2, {"count": 2, "own": 1, "changes": {CUDA: "1,2"}}, ""),
     *(
         (
             *("lumi", {ROCR: rocr, **dict.fromkeys(names, value)}, 0, 1),
@@ -150,13 +139,9 @@ CHOICES = [
     ),
     *(
         ("dgx", slurm(given, on_node, **{CUDA: listed}), 0, 1, {"held": held, "own": held[0] if held else None}, None)
-        for given, on_node, listed, held in IN_CGROUPS
+        for given, on_node, listed, held in OF_NODE
     ),
-    # without a list those of the step are visible, numbered alike with cgroups and without, or not; --gpu-bind=none
-    ("dgx", slurm(ALL_LISTED, 8), 0, 1, {"count": 8, "own": 0}, None),
-    ("dgx", slurm("0,1", 2), 0, 1, {"count": 2, "own": 0}, None),
-    ("dgx", slurm("2,3", 2), 0, 1, {"count": 2, "own": None}, None),
-    ("dgx", {"SLURM_STEP_ID": "0", "SLURM_GPUS_ON_NODE": "2"}, 0, 1, {"count": 2, "own": None}, None),
+    ("dgx", slurm(ALL_LISTED, 8), 0, 1, {"count": 8, "own": 0}, None),  # --gpu-bind=none: no list
     # the beginning of a UUID names a GPU, but once
     ("dgx", {CUDA: "GPU-50000000-d72c-4106-c12f-20bd9faed9f6,GPU-3,GPU-"}, 1, 2, {"count": 2, "own": 3}, None),
     ("dgx", {CUDA: "2,1,1,3"}, 0, 1, {"count": 0}, None),
@@ -210,6 +195,22 @@ def test_gpus_that_a_cgroup_hides_are_not_counted_and_those_of_other_ranks_are_k
     assert devices.changes == devices.narrowed() == {}
 
 
+@pytest.mark.parametrize(
+    ("left", "listed", "held"),
+    [
+        *(([4, 5, 6, 7], listed, [4, 5, 6, 7]) for listed in ("0,1,2,3", None)),
+        *(([6], listed, [6]) for listed in ("0", None)),
+        *(([4, 5, 6, 7], "2", [6]), ([4, 5], "1,0", [5, 4]), ([1, 2], "1", [2]), ([1, 2], "2", [])),
+    ],
+)
+def test_cuda_counts_the_gpus_that_a_cgroup_leaves(tmp_path, left, listed, held):
+    root = node_trees.node(tmp_path, cores=8, vendor="nvidia", gpus=node_trees.DGX_A100)
+    node_trees.hide_nvidia_gpus(tmp_path, *(number for number in ALL if number not in left))
+    devices = choose_devices(slurm("", len(left), **({CUDA: listed} if listed else {})), root, 0, 1)
+    assert [gpu.pci for gpu in devices.held] == [list(node_trees.DGX_A100)[number] for number in held]
+    assert (devices.count, len(devices.warnings)) == (len(held), not held)
+
+
 @pytest.mark.parametrize("visible", ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
 @pytest.mark.parametrize(
     ("value", "count", "warnings"),
@@ -233,12 +234,11 @@ def test_each_rank_gets_a_mig_instance_of_its_own(dgx):
     ranks = [choose_devices(env, dgx, rank, 3) for rank in range(3)]
     assert [devices.changes["CUDA_VISIBLE_DEVICES"] for devices in ranks] == ["MIG-a", "MIG-b", "MIG-a"]
     assert [(devices.index, devices.sharers) for devices in ranks] == [(0, 2), (0, 1), (0, 2)]
-    assert "3 ranks on this node share 2 instances of GPUs (MIG). Start at most 2" in str(ranks[0].warnings[0])
+    assert "3 ranks on this node share 2 GPUs" in str(ranks[0].warnings[0])
     assert not choose_devices(env, dgx, 1, 2).warnings
     assert "CUDA_VISIBLE_DEVICES" not in choose_devices(env, dgx, 0, 1).changes
     # torchrun starts a worker for each
-    assert choose_devices(env, dgx, 0, 1).slots == 2
-    assert choose_devices({"CUDA_VISIBLE_DEVICES": "MIG-a"}, dgx, 0, 1).slots is None
+    assert choose_devices(env, dgx, 0, 1).count == 2
 
 
 BOTH = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")

@@ -40,5 +40,5 @@ def test_a_numa_node_may_have_memory_only_and_any_number(tmp_path):
 def test_gpus_whose_device_files_a_container_leaves_out_do_not_count(tmp_path):
     root = node_trees.perlmutter(tmp_path)
     assert len(topology.Node(root).gpus) == 4
-    (tmp_path / "dev" / "nvidiactl").unlink()
+    node_trees.hide_nvidia_gpus(tmp_path, *range(4))
     assert topology.Node(root).gpus == []

@@ -76,7 +76,7 @@ def test_a_mask_of_the_other_form_is_worth_a_warning(aurora, env, mask, form):
     devices = chosen({**env, "ZE_AFFINITY_MASK": mask}, aurora)
     assert devices.count == 0
     (warning,) = map(str, devices.warnings)
-    assert f"ZE_AFFINITY_MASK={mask} matches none of the 12 tiles" in warning and form in warning
+    assert f"ZE_AFFINITY_MASK={mask} matches none of the 12 GPUs" in warning and form in warning
 
 
 def test_in_another_order_than_pcis_it_is_not_known_which_gpu_is_which(aurora):
