@@ -5,7 +5,7 @@ import sys
 
 from pytorch_launch import LaunchError, is_number
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.launchers import ONE_PER_NODE, launcher_option
+from pytorch_launch.launchers import OF_NODES, OF_TORCHRUN_NODES, ONE_PER_NODE, launcher_option
 from pytorch_launch.plan import openmp_binding
 from pytorch_launch.world import AGENT, FABRIC_NAME, LAUNCH_ID
 
@@ -16,7 +16,9 @@ WORKER = sys.argv[0].rsplit("/", 2)[0] + "/conda-python-distributed"
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 # torchrun's options that decide which agents meet, and those that take no value.
-MEETING = ("standalone", "nnodes", "rdzv_endpoint")
+MEETING = ("standalone", "nnodes", "rdzv_endpoint", "master_addr")
+# Those that name a place.
+PLACES = {"rdzv_endpoint", "master_addr"}
 FLAGS = ("standalone", "no_python", "m", "module", "run_path", "use_env", "virtual_local_rank", "h", "help")
 
 
@@ -60,6 +62,9 @@ def make_agent_plan(plan, arguments=()):
         # otherwise the address is that of a reverse look-up of this host's name
         "local-addr": own_address,
     }
+    given = meeting_options(arguments, env)
+    if world.size == 1 and PLACES.intersection(given):  # on several nodes that do not know each other
+        options = {name: options[name] for name in ("nproc-per-node", "rdzv-backend")[: 1 + ("rdzv_endpoint" in given)]}
     # the user's take precedence: options as later ones, and torchrun's variables
     ours = [(name, value) for name, value in options.items() if not env.get(f"PET_{name.replace('-', '_').upper()}")]
     return agent, ["-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in ours)]
@@ -85,12 +90,17 @@ def meeting_options(arguments, env):
     return options
 
 
+def known_marks(arguments, env):
+    """Variables of nodes that this command may have: torchrun's own, and all if the user says where the nodes meet."""
+    return OF_NODES if PLACES.intersection(meeting_options(arguments, env)) else OF_TORCHRUN_NODES
+
+
 def _check_options(arguments, env, world):
     """Raise LaunchError if the user's options, or their variables, are for another number of nodes."""
     options = meeting_options(arguments, env)
     low, _, high = options.get("nnodes", "").partition(":")
     is_range = is_number(low) and is_number(high or low)
-    if "rdzv_endpoint" in options:
+    if PLACES.intersection(options):
         return
     if "standalone" in options and world.size > 1:
         fault = "--standalone is for one node"

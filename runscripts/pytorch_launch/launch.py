@@ -183,9 +183,9 @@ def print_variables(program, arguments, env):
 
 def run_torchrun(program, arguments, env):
     """Become torchrun on one node of the world that `env` describes, which has one task on each."""
-    from pytorch_launch.elastic import make_agent_plan
+    from pytorch_launch.elastic import known_marks, make_agent_plan
 
-    plan, options = make_agent_plan(make_plan(env), arguments)
+    plan, options = make_agent_plan(make_plan(env, known=known_marks(arguments, env)), arguments)
     plan = apply(program, plan, starts_all_of_node=True)
     return become_python(options + arguments, change_environment(env, plan.changes))
 

@@ -54,14 +54,14 @@ class Plan(Value):
     DEFAULTS = {"dumps": None}
 
 
-def make_plan(env, node=None, *, virtual=False):
+def make_plan(env, node=None, *, virtual=False, known=()):
     """The Plan of the process with environment `env` on this node, or on another Node.
 
-    `virtual` gives it LOCAL_RANK=0 and only its own GPU. Raises WorldError, RendezvousError.
+    `virtual` gives it LOCAL_RANK=0 and only its own GPU; `known` is that of `discover`. Raises WorldError and others.
     """
     node = node or Node()
     virtual = virtual or bool(env.get(VIRTUAL))
-    world = discover(env, node.host)
+    world = discover(env, node.host, known)
     started_with, env = env, {name: value for name, value in env.items() if name not in world.strays}
     devices = choose_devices(env, node, world.local_rank, world.local_size)
     placement = choose_cores(node, world, devices, launcher_option(env, MORE_CORES))

@@ -5,7 +5,7 @@ Only this folder knows the variables of launchers: a function for each, which ta
 and returns a World, or None if it did not start this process.
 """
 
-from pytorch_launch import Problem, read
+from pytorch_launch import Problem, is_number, read
 from pytorch_launch.active import check_cleaned
 from pytorch_launch.nodelist import NAME_CHARACTERS
 from pytorch_launch.world import (
@@ -39,8 +39,11 @@ LAUNCHERS = (
 )
 
 
-def discover(env, hostname):
-    """The World of the process with environment `env` on `hostname`. Raises WorldError."""
+def discover(env, hostname, known=()):
+    """The World of the process with environment `env` on `hostname`. Raises WorldError.
+
+    Variables of another launcher that begin with one of `known` do not matter, as what this process becomes reads them.
+    """
     inherited = next((name for name in ("TORCHELASTIC_RUN_ID", LAUNCH_ID) if _is_of_another_step(env, name)), None)
     for sign, module, function in LAUNCHERS:
         if not env.get(sign):
@@ -56,7 +59,7 @@ def discover(env, hostname):
         if inherited:
             raise WorldError(f"{inherited}={env[inherited]} is of another launch than {world.source}", SUBMIT)
         return world
-    return single(env, hostname, inherited)
+    return single(env, hostname, inherited, known)
 
 
 def _is_of_another_step(env, name):
@@ -76,13 +79,27 @@ MARKS = (
 )
 SIZES = ("SIZE", "NTASKS", "NPROCS")
 OF_RANK = (*SIZES, "RANK", "RANKS", "RANKID", "RANK_ID", "_PE", "LOCAL_ID", "PMI_ID", "PROCNO", "GLOBALID")
-# The numbers of the tasks of pbsdsh and of LSF's blaunch, and that of the first, which looks like the job's script.
-TASK_NUMBERS = {"PBS_NODENUM": "0", "PBS_TASKNUM": "1", "LSF_PM_TASKID": "1"}
+# The numbers of the tasks of pbsdsh, of LSF's blaunch, and of the nodes below; and that of the first, which looks like
+# the job's script. A Kubernetes job's JOB_COMPLETION_INDEX is that of an array: nothing says whether its pods are a
+# world, or how many there are.
+TASK_NUMBERS = {
+    **{"PBS_NODENUM": "0", "PBS_TASKNUM": "1", "LSF_PM_TASKID": "1", "AWS_BATCH_JOB_NODE_INDEX": "0"},
+    **dict.fromkeys(("VC_TASK_INDEX", "VK_TASK_INDEX", "PET_NODE_RANK"), "0"),
+}
+# Beginnings and ends of variables with the number of nodes or processes, or a list of them; of one row they add up:
+# AWS Batch (user guide, "Multi-node parallel jobs"), SageMaker (sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md),
+# Volcano (its plugins `env` and `svc`, a number for each task of the job), Kubeflow (torchrun(1) reads them).
+COUNTS = (
+    *(("AWS_BATCH_JOB_", "NUM_NODES"), ("SM_", "HOSTS"), ("VC_", "_NUM")),
+    *(("PET_", "NNODES"), ("PET_", "NPROC_PER_NODE")),
+)
+OF_TORCHRUN_NODES = "PET_"
+OF_NODES = (OF_TORCHRUN_NODES, "AWS_BATCH_", "SM_", "VC_", "VK_")
 
 OF_TORCHRUN = ("GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
 
 
-def single(env, hostname, inherited=None):
+def single(env, hostname, inherited=None, known=()):
     """A world of one. A batch script is such a process, with the SLURM_PROCID=0 of its job.
 
     `inherited` is a variable of a launch around this job, None if there is none.
@@ -102,6 +119,10 @@ def single(env, hostname, inherited=None):
     marks = sorted(name for name in env if _is_of_rank(name, env))
     if {env[name] for name in marks if name.endswith(SIZES) and "LOCAL_SIZE" not in name} == {"1"}:
         marks = []  # the only rank
+    for start, end in COUNTS:
+        of_row = [name for name in env if name.startswith(start) and name.endswith(end)]
+        marks += of_row if sum(_count(env[name]) for name in of_row) > 1 else []
+    marks = [name for name in marks if not name.startswith(known)]
     of_launch = (name for name in marks if name not in TASK_NUMBERS)
     inherited = inherited or next((name for name in of_launch if is_inherited(env, name)), None)
     strays, left = (), slurm.step_of_others(env)
@@ -127,6 +148,12 @@ def single(env, hostname, inherited=None):
     )
     check_exported(env, world, {}, "no srun, mpirun or torchrun started this process")
     return world
+
+
+def _count(text):
+    """The number in `2`, `1:2`, `a,b` or `["a", "b"]`; 1 for another text, such as `auto`."""
+    most = text.rpartition(":")[2]
+    return int(most) if is_number(most) else text.count(",") + 1
 
 
 def _is_of_rank(name, env):
