@@ -41,7 +41,7 @@ class Plan(Value):
     `changes`    variables to set before Python starts, None for one to unset
     `warnings`   Problems, without those that another rank reports
     and what to do first:
-    `claim`      whether to claim the port where the ranks meet, as ranks on the node of rank 0 do
+    `claim`      whether to claim the port where the ranks meet
     `caches`     the directory to make for caches, None if there is none
     `bind`       the CPUs to bind this process to, None to keep its mask
     `dumps`      the directory to make for dumps of PyTorch's flight recorder, None if there is none
@@ -102,7 +102,7 @@ def make_plan(env, node=None, *, virtual=False, known=()):
         changes={name: value for name, value in decided.items() if started_with.get(name) != value},
         warnings=warnings,
         # a world of one has no other rank to lose, and a rank 0 may have started it
-        claim=place is not None and world.size > 1 and (world.node_rank == 0 or world.rank == 0),
+        claim=place is not None and world.size > 1,
         caches=caches,
         bind=placement.bind,
     )

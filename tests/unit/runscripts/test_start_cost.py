@@ -16,15 +16,14 @@ from benchmarks.counts import CALL
 
 INTERPRETER = [sys.executable, "-I", "-S"]
 
-#: Modules of the package that a rank of a Slurm step without GPUs imports, and those for the claim of a port.
+#: Modules of the package that a rank of a Slurm step without GPUs imports.
 MODULES = {
-    *("__init__", "active", "caches", "cores", "devices", "launch", "launchers/__init__", "launchers/slurm"),
+    *("__init__", "active", "caches", "claim", "cores", "devices", "launch", "launchers/__init__", "launchers/slurm"),
     *("nodelist", "plan", "rendezvous", "topology", "world"),
 }
-FOR_CLAIM = {"claim"}
 #: Modules of Python that a bare Python does not import. Each of socket, argparse, subprocess, dataclasses, typing, re,
 #: json, pathlib and enum costs more than all of the package.
-OF_PYTHON = set()
+OF_PYTHON = {"_socket"}
 
 #: Calls that name a file, besides one for each module: bash and Python name what they start several times.
 OTHER_FILES = {"conda-python-distributed": 3, "launch.bash": 1, "pytorch_launch/__main__.py": 5}
@@ -44,16 +43,16 @@ def start(step, directory, rank, *command):
     return done.stderr
 
 
-@pytest.mark.parametrize(("rank", "more", "more_of_python"), [(3, set(), set()), (0, FOR_CLAIM, {"_socket"})])
+@pytest.mark.parametrize("rank", [3, 0])
 @pytest.mark.parametrize("of", ["runscripts", "packed"])
-def test_a_rank_imports_no_more_than_these_modules(step, tmp_path, of, request, rank, more, more_of_python):
+def test_a_rank_imports_no_more_than_these_modules(step, tmp_path, of, request, rank):
     bare = subprocess.run([*INTERPRETER, "-X", "importtime", "-c", ""], capture_output=True, text=True, check=True)
     main = request.getfixturevalue(of) / "pytorch_launch" / "__main__.py"
     messages = start(step, tmp_path, rank, *INTERPRETER, "-X", "importtime", main, "conda-python-distributed")
     imported = modules(messages) - modules(bare.stderr)
     own = {name for name in imported if name.partition(".")[0] == "pytorch_launch"}
-    assert imported - own <= OF_PYTHON | more_of_python
-    expected = {path.removesuffix("/__init__") for path in MODULES | more}
+    assert imported - own <= OF_PYTHON
+    expected = {path.removesuffix("/__init__") for path in MODULES}
     assert own == {f"pytorch_launch.{path.replace('/', '.')}".removesuffix(".__init__") for path in expected}
 
 
