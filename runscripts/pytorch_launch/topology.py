@@ -24,24 +24,15 @@ class Gpu:
     `vendor`     "amd", "nvidia" or "intel"
     `pci`        its PCI address, as `0000:c1:00.0`
     `partition`  its number among the partitions, or the tiles, of a GPU, which have one address; else 0
-    `numa_node`  the NUMA node that it is attached to, None if the firmware does not report it
     `uuid`       as the vendor's tools print it, None if there is none
-    `minor`      the number of its device file, of NVIDIA's
+    `numa_node`  the NUMA node that it is attached to, None if the firmware does not report it
     """
 
-    def __init__(self, root, vendor, pci, partition=0):
-        self.root, self.vendor, self.pci, self.partition = root, vendor, pci, partition
-
-    def __getattr__(self, name):  # on first use, as most ranks need neither
-        if name == "numa_node":
-            text = read(f"{self.root}{PCI_DEVICES}/{self.pci}/numa_node") or ""
-            # -1 in virtual machines and where the firmware has no table (Documentation/ABI/testing/sysfs-bus-pci)
-            self.numa_node = int(text) if text.isdecimal() else None
-        elif name in ("uuid", "minor"):
-            lines = (read(f"{self.root}{NVIDIA_GPUS}/{self.pci}/information") or "").splitlines()
-            values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-            self.uuid, self.minor = values.get("GPU UUID"), values.get("Device Minor")
-        return object.__getattribute__(self, name)
+    def __init__(self, root, vendor, pci, partition=0, uuid=None):
+        self.vendor, self.pci, self.partition, self.uuid = vendor, pci, partition, uuid
+        text = read(f"{root}{PCI_DEVICES}/{pci}/numa_node") or ""
+        # -1 in virtual machines and where the firmware has no table (Documentation/ABI/testing/sysfs-bus-pci)
+        self.numa_node = int(text) if text.isdecimal() else None
 
 
 class Node:
@@ -144,14 +135,24 @@ def _all_gpus(node):
     return [seen.get(location) or Gpu(root, vendor, *location) for location in locations]
 
 
+def _facts(path, separator):
+    """The lines of a file as name to value."""
+    lines = (line.partition(separator) for line in (read(path) or "").splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
 def _nvidia_gpus(root):
     """In the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, which is nvidia-smi's too.
 
     /proc has them all. A container that was started without its option for GPUs has no device files, and a device
     cgroup forbids those of other jobs, also in access(2) (Linux, devcgroup_inode_permission).
     """
-    gpus = [Gpu(root, "nvidia", name) for name in sorted(names(root + NVIDIA_GPUS))]
-    return [gpu for gpu in gpus if os.access(f"{root}/dev/nvidia{gpu.minor}", os.R_OK | os.W_OK)]
+    found = []
+    for pci in sorted(names(root + NVIDIA_GPUS)):
+        facts = _facts(f"{root}{NVIDIA_GPUS}/{pci}/information", ":")
+        if os.access(f"{root}/dev/nvidia{facts.get('Device Minor')}", os.R_OK | os.W_OK):
+            found.append(Gpu(root, "nvidia", pci, uuid=facts.get("GPU UUID")))
+    return found
 
 
 def _amd_gpus(root):
@@ -162,16 +163,14 @@ def _amd_gpus(root):
     """
     found = []
     for node in _numbers(root + AMD_NODES):
-        lines = (read(f"{root}{AMD_NODES}/{node}/properties") or "").splitlines()
-        properties = dict(line.partition(" ")[::2] for line in lines)
-        if int(properties.get("simd_count", 0)) == 0:  # hidden, or a CPU
-            continue
-        # bits 28 to 31 are the number of a partition (kfd_topology_add_device)
-        partition, location = divmod(int(properties.get("location_id", 0)), 1 << 28)
-        pci = f"{int(properties.get('domain', 0)):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
-        unique = int(properties.get("unique_id", 0))
-        found.append(Gpu(root, "amd", pci, partition))
-        found[-1].uuid = f"GPU-{unique:016x}" if unique else None
+        facts = _facts(f"{root}{AMD_NODES}/{node}/properties", " ")
+        number = {name: int(facts.get(name, 0)) for name in ("simd_count", "location_id", "domain", "unique_id")}
+        if number["simd_count"]:  # else hidden, or a CPU
+            # bits 28 to 31 are the number of a partition (kfd_topology_add_device)
+            partition, location = divmod(number["location_id"], 1 << 28)
+            pci = f"{number['domain']:04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
+            uuid = f"GPU-{number['unique_id']:016x}" if number["unique_id"] else None
+            found.append(Gpu(root, "amd", pci, partition, uuid))
     return found
 
 
