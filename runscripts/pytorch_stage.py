@@ -45,14 +45,17 @@ SRUN = (
     *("--kill-on-bad-exit=0", "--wait=0", "--job-name=pytorch-stage"),
 )
 SELF = (sys.executable, "-I", "-S", os.path.abspath(pytorch_command.__file__), PROGRAM)
-#: What srun prints for a process that did not end by itself; it goes on with the others.
-ENDED = re.compile(rb"^srun: error: .*tasks? [\d,-]+: |^srun: error: Node failure")
+#: What a node answers, and what ends the wait for answers: a node's fault, or what srun prints for a process that did
+#: not end by itself; it goes on with the others.
+DONE, FAULT = f"{PROGRAM}=done", f"{PROGRAM}: "
+ENDS = re.compile(rf"{FAULT}|^srun: error: (.*tasks? [\d,-]+: (?!Exited)|Node failure)")
 #: For processes to start on all nodes.
 START_SECONDS = 120
 #: Between two looks for the directory, with which the step that stays ends.
 LOOK_SECONDS = 2
 #: Another user who sees the directory's name on one node may make it on the next: each try has a new name.
 TRIES, FIRST = 5, " first: try again"
+DIFFERS, COMPARE = "has not the recorded SHA-256", "If `sha256sum` of the file differs from it, install it again"
 #: Runs a function when the shell exits, after the command that the user has set for this. `trap -p` in a subshell
 #: prints the command of its parent until the subshell sets a trap, here one without effect.
 AT_EXIT = """\
@@ -70,28 +73,18 @@ class StageError(Exception):
     """Why nothing was staged, and what to do, without the last full stop."""
 
 
-class TakenError(StageError):
-    """Another user has made the directory."""
-
-
-class DamagedError(StageError):
-    """The shared file is not the one that was installed."""
-
-
 def main(arguments):
-    mode = arguments[:1]
+    mode, order = arguments[:1], os.environ.get(ORDER)
     if mode == ["--remove"]:
         return remove(arguments[1], arguments[2:])
-    if mode == ["--node"] and ORDER in os.environ:
-        return on_node(json.loads(os.environ[ORDER]), *arguments[1:])
     if mode == ["--node"]:
-        return f"{ORDER} is not set on {os.uname().nodename}. Pass it on: mpirun -x {ORDER}"
-    end = [*arguments, "--"].index("--")
-    is_plain = mode == ["--print"]
-    paths, launcher = arguments[is_plain:end], arguments[end + 1 :]
+        missing = f"{ORDER} is not set on {os.uname().nodename}. Pass it on: mpirun -x {ORDER}"
+        return on_node(arguments[1], **json.loads(order)) if order else missing
     if arguments == ["--help"]:
         print(__doc__, end="")
         return 0
+    end, is_plain = [*arguments, "--"].index("--"), mode == ["--print"]
+    paths, launcher = arguments[is_plain:end], arguments[end + 1 :]
     if any(path.startswith("-") for path in paths):
         print_message(PROGRAM, f"unknown arguments '{' '.join(arguments[:end])}'. See --help")
         return 2
@@ -109,12 +102,12 @@ def main(arguments):
                         return 1
                     undo.pop_all()
                 break
-            except TakenError:
-                if not left:
+            except StageError as error:
+                if not left or FIRST not in str(error):
                     raise
     except (StageError, OSError) as error:
         print_message(PROGRAM, f"{error}" if isinstance(error, StageError) else f"{error}. Check the path")
-        if is_plain and not isinstance(error, DamagedError):
+        if is_plain and DIFFERS not in str(error):
             print(*files, sep="\n")
         return 1
     if is_plain and not is_held:
@@ -130,25 +123,21 @@ def interrupt(number, _):
 
 def loaded(env):
     """The file of the loaded module with its recorded SHA-256, and the variables that name it. Raises StageError."""
-    root = env.get("CONTAINERROOT", "")
+    root, image = env.get("CONTAINERROOT", ""), env.get("SIFPYTORCH")
     if env.get("PYTORCH_PACKED"):
         # the variable may name a copy already
-        path, record, variables = os.path.join(root, "venv.squashfs"), "packed.json", ["PYTORCH_PACKED"]
-    elif env.get("SIFPYTORCH"):
+        path, record, variables = f"{root}/venv.squashfs", "packed.json", ["PYTORCH_PACKED"]
+    elif image:
         # the module falls back to a copy of the site, of the same name
-        own = os.path.join(root, os.path.basename(env["SIFPYTORCH"]))
-        path, record, variables = own if os.path.isfile(own) else env["SIFPYTORCH"], "image.json", ["SIF", "SIFPYTORCH"]
+        own = os.path.join(root, os.path.basename(image))
+        path, record, variables = own if os.path.isfile(own) else image, "image.json", ["SIF", "SIFPYTORCH"]
     else:
         raise StageError("no image or packed venv to stage. Load a PyTorch module with a container or a packed venv")
-    record = os.path.join(root, "provenance", record)
     try:
-        with open(record) as file:
-            values = json.load(file)
-        if os.path.getsize(path) != values["size"]:
-            raise DamagedError(f"{path} has not the size that its installation recorded. Install the module again")
-        return {path: values["sha256"]}, variables
+        with open(f"{root}/provenance/{record}") as file:
+            return {path: json.load(file)["sha256"]}, variables
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise StageError(f"cannot read {record} or {path} ({error}). Install the module again") from error
+        raise StageError(f"cannot read {root}/provenance/{record} ({error}). Install the module again") from error
 
 
 def given(paths):
@@ -178,13 +167,13 @@ def starter(env, launcher):
     )
 
 
-def choose_base(order):
+def choose_base(size):
     """The user's directory, else the first one that is suitable here. Raises StageError if none is."""
-    if order["is_chosen"]:
+    if os.environ.get(DIRECTORY):
         return os.path.abspath(os.environ[DIRECTORY])
-    names, problems = filter(None, (os.environ.get("SLURM_TMPDIR"), os.environ.get("TMPDIR"))), []
+    problems, names = [], filter(None, map(os.environ.get, ("SLURM_TMPDIR", "TMPDIR")))
     for base in map(os.path.abspath, (*names, "/tmp", "/var/tmp")):  # noqa: S108
-        problems.append(unfit(base, order))
+        problems.append(unfit(base, size, is_chosen=False))
         if not problems[-1]:
             return base
     raise StageError(f"{'; '.join(problems)}. {OTHERWISE}")
@@ -197,92 +186,85 @@ def stage(files, launcher, undo):
     Raises StageError.
     """
     how, start, env = starter(dict(os.environ), launcher)
-    is_slurm, began, size = how == "Slurm", time.monotonic(), sum(map(os.path.getsize, files))
-    order = {"files": files, "size": size, "is_chosen": bool(os.environ.get(DIRECTORY))}
-    order["directory"] = directory = os.path.join(choose_base(order), f"pytorch-stage-{secrets.token_hex(16)}")
-    env[ORDER], copies = json.dumps(order), [copy_of(path, order) for path in files]
+    began, size = time.monotonic(), sum(map(os.path.getsize, files))
+    directory = os.path.join(choose_base(size), f"pytorch-stage-{secrets.token_hex(16)}")
+    order = {"files": files, "size": size, "is_chosen": bool(os.environ.get(DIRECTORY)), "directory": directory}
+    env[ORDER], copies = json.dumps(order), [copy_of(path, directory) for path in files]
 
-    def run(*command, seconds=0):
-        stdin = subprocess.PIPE if "hold" in command else subprocess.DEVNULL
+    def run(*command):
         if not shutil.which(command[0]):
             raise StageError(f"{command[0]} not found on PATH. Add it, or name another launcher after `--`")
-        # in a session, so that Ctrl-C does not interrupt it; `timeout 0` sets no limit
-        pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
-        process = subprocess.Popen(["timeout", str(seconds), *command], 0, env=env, **pipes)
+        # in a session, so that Ctrl-C does not interrupt it
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, 0, env=env, start_new_session=True, **pipes)
         undo.callback(end, process)
-        return process, order
+        return process
 
-    program = [*start, *SELF, "--node"]
-    if is_slurm:
-        count = int(os.environ["SLURM_JOB_NUM_NODES"])
-        holder = run(*program, "hold")
-        # a node that hangs never answers; the alarm ends before the removal, which also takes time
-        signal.signal(signal.SIGALRM, is_late)
-        signal.alarm(START_SECONDS + 10)  # srun, which has --immediate, reports first why no step can start
-        undo.callback(signal.alarm, 0)
-        read_answers(*holder, count)
+    signal.signal(signal.SIGALRM, is_late)
+    undo.callback(signal.alarm, 0)
+    signal.alarm(START_SECONDS + 10)  # srun, which has --immediate, reports first why no step can start
+    if how == "Slurm":
+        holder, count = run(*start, *SELF, "--node", "hold"), int(os.environ["SLURM_JOB_NUM_NODES"])
+        wait_for(holder, count)
         undo.callback(remove, directory, launcher)
-        undo.callback(signal.alarm, 0)
         # all nodes make the directory at once: a user who sees its name on one cannot make it on the next one first
-        holder[0].stdin.write(b"go\n")
-        read_answers(*holder, count)
-        signal.alarm(0)
+        holder.stdin.write(b"go\n")
+        wait_for(holder, count)
         commands = [["sbcast", f"--jobid={os.environ['SLURM_JOB_ID']}", *pair] for pair in zip(files, copies)]
     else:
         undo.callback(remove, directory, launcher)
-        read_answers(*run(*program, "make", seconds=START_SECONDS))
-        commands = flux_commands(start, order) if how == "Flux" else []
+        wait_for(run(*start, *SELF, "--node", "make"))
+        commands = flux_commands(start, files, directory) if how == "Flux" else []
+    undo.callback(signal.alarm, 0)  # before the removal, which also takes time
+    signal.alarm(0)
     for command in commands:
-        read_answers(*run(*command))
-    nodes = len(read_answers(*run(*program, *["copy"] * (how == "launcher"), "check")))
+        wait_for(run(*command), 0)
+    nodes = wait_for(run(*start, *SELF, "--node", "copy" if how == "launcher" else "check"))
     text = f"{', '.join(map(os.path.basename, files))} ({size / 1e9:.2f} GB) copied to {nodes} node{'s' * (nodes > 1)}"
     print_message(PROGRAM, f"{text} in {time.monotonic() - began:.1f} s: {directory}")
-    return copies, " ".join(map(shlex.quote, [*SELF, "--remove", directory, *launcher])), is_slurm
+    return copies, " ".join(map(shlex.quote, [*SELF, "--remove", directory, *launcher])), how == "Slurm"
 
 
 def is_late(*_):
     raise StageError(f"no process on some node after {START_SECONDS + 10} s. {OTHERWISE}")
 
 
-def flux_commands(start, order):
+def flux_commands(start, files, directory):
     """The commands that copy the files to the directory on each node of a job of Flux, as in flux-archive(1)."""
-    archive, name = ["flux", "archive"], f"--name={os.path.basename(order['directory'])}"
-    for path in order["files"]:
+    archive, name = ["flux", "archive"], f"--name={os.path.basename(directory)}"
+    for path in files:
         where = [f"--directory={os.path.dirname(path)}", os.path.basename(path)]
         yield [*archive, "create", "--mmap", name, *where]
-        yield [*start, *archive, "extract", "--waitcreate", name, f"--directory={order['directory']}"]
+        yield [*start, *archive, "extract", "--waitcreate", name, f"--directory={directory}"]
         yield [*archive, "remove", name]
 
 
-def read_answers(process, order, count=None):
-    """The next `count` answers of nodes, or all until the process ends. StageError for a problem, or if it failed."""
-    found, others, name = [], [], os.path.basename(order["directory"]).encode() + b"="
+def wait_for(process, count=None):
+    """Wait for this number of answers of nodes; for all until the process ends, at least one; or for its end alone, 0.
+
+    Return how many there were. Raises StageError for a fault of a node, or of the process.
+    """
+    answers, lines = 0, [f"no answer from the processes that {process.args[0]} was to start"]
     for line in iter(process.stdout.readline, b""):
-        if name in line:
-            found.append(json.loads(line.partition(name)[2].decode()))
-        else:
-            others.append(line)
-        if len(found) == count or ENDED.search(line):
-            break
-    for problem in filter(None, found):
-        for path, expected in order["files"].items():
-            if "SHA-256" in problem and sha256(path) != expected:
-                raise DamagedError(f"{path} is damaged: its SHA-256 is not the recorded one. Install it again")
-        raise (TakenError if problem.endswith(FIRST) else StageError)(f"{problem}. {OTHERWISE}")
-    program, is_node = process.args[2], "--node" in process.args
-    has_ended = any(map(ENDED.search, others))
-    if len(found) != count and (has_ended or process.wait() or (is_node and not found)):
-        # without those from other tasks
-        lines = [line.decode(errors="replace").strip() for line in others if b"xited with exit" not in line]
-        text = [f"no answer from the processes that {program} was to start", *filter(None, lines)][-1].rstrip(".")
-        # sbcast has one error for a full disk and others
-        raise StageError(f"{text}{', or the disk is full' * (program == 'sbcast')}. {OTHERWISE}")
-    return found
+        text = line.decode(errors="replace").strip()
+        if DONE in text:
+            answers += 1
+            if answers == count:
+                return answers
+        elif text and "xited with exit" not in text:  # of srun, for other tasks
+            lines.append(text)
+            if ENDS.search(text):
+                break
+    else:
+        if process.wait() == 0 and (answers if count is None else count == 0):
+            return answers
+    # sbcast has one error for a full disk and others
+    fault = lines[-1].rpartition(FAULT)[2].rstrip(".") + ", or the disk is full" * (process.args[0] == "sbcast")
+    raise StageError(f"{fault}. {COMPARE if DIFFERS in fault else OTHERWISE}")
 
 
 def end(process):
-    if process.stdin:
-        process.stdin.close()  # nodes that have not made the directory do not make it
+    process.stdin.close()  # nodes that have not made the directory do not make it
     process.terminate()  # srun passes it on
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(START_SECONDS)
@@ -304,58 +286,54 @@ def shell_code(copies, variables, removal):
     return f"{exports}{function}() {{ {removal} || :; }}\n{AT_EXIT}pytorch_stage_at_exit {function}"
 
 
-def on_node(order, *steps):
-    """Do steps on a node: `make`, `copy`, `check`, or `hold`: make when told to, and remove with the job.
-
-    Print answers: the directory's name and, in JSON, what failed, or null.
-    """
-    node, is_holder = os.environ.get("SLURMD_NODENAME") or os.uname().nodename, "hold" in steps
-    directory = order["directory"]
-    base, name = os.path.split(directory)
-
-    def answer(problem=None):
-        print(f"{name}={json.dumps(problem and f'{node}: {problem}')}", flush=True)
-        return problem
-
-    if is_holder:
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        if answer(unfit(base, order)) or not sys.stdin.readline():
-            return
-    path, problem = directory, unfit(base, order) if "make" in steps else None
+def on_node(step, files, size, is_chosen, directory):
+    """Do a step on a node: `make`, `copy` and check, `check`, or `hold`: make when told to, and remove with the job."""
+    path, base = directory, os.path.dirname(directory)
     try:
-        if is_holder or ("make" in steps and not problem):
+        if step in ("make", "hold"):
+            problem = unfit(base, size, is_chosen)
+            if problem:
+                raise StageError(problem)
+        if step == "hold":
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            print(DONE, flush=True)
+            if not sys.stdin.readline():
+                return
+        if step in ("make", "hold"):
             os.mkdir(directory, 0o700)
-        for file, expected in order["files"].items():
-            path = copy_of(file, order)
-            if "copy" in steps:
+        for file, expected in files.items():
+            path = copy_of(file, directory)
+            if step == "copy":
                 shutil.copyfile(file, path)
-            if "check" in steps and sha256(path) != expected:
-                problem = f"the copy of {file} has another SHA-256"
-    except FileExistsError:
-        owner, shared = os.lstat(directory).st_uid, f"{base} is shared between nodes, or two processes run on this node"
-        problem = shared if owner == os.getuid() else f"user {owner} has made {directory}{FIRST}"
-    except OSError as error:
-        problem = f"{path}: {error.strerror}"
-    if not answer(problem) and is_holder:
-        while os.path.isdir(directory) and not signal.sigtimedwait(SIGNALS, LOOK_SECONDS):
+            if step in ("copy", "check") and sha256(path) != expected:
+                raise StageError(f"{file}, or its copy, {DIFFERS}")
+        print(DONE, flush=True)
+        while step == "hold" and os.path.isdir(directory) and not signal.sigtimedwait(SIGNALS, LOOK_SECONDS):
             pass  # Slurm signals at the end of the job
-        shutil.rmtree(directory, ignore_errors=True)
+        if step == "hold":
+            shutil.rmtree(directory, ignore_errors=True)
+    except (StageError, OSError) as error:
+        problem = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        if isinstance(error, FileExistsError):
+            owner, shared = os.lstat(directory).st_uid, "is shared between nodes, or two processes run on this node"
+            problem = f"{base} {shared}" if owner == os.getuid() else f"user {owner} has made {directory}{FIRST}"
+        print(f"{FAULT}{os.environ.get('SLURMD_NODENAME') or os.uname().nodename}: {problem}", flush=True)
 
 
-def unfit(base, order):
+def unfit(base, size, is_chosen):
     """Why the private directory cannot be in `base`; None if it can."""
     reason = unsuitable(base, os.getuid())
-    if not reason and not order["is_chosen"]:
+    if not reason and not is_chosen:
         kind = subprocess.check_output(["stat", "--file-system", "--format=%T", base]).decode().strip()
         reason = None if kind in ON_DISK else f"it is on {kind}, and not on a disk of the node"
     if not reason:
-        room, needed = shutil.disk_usage(base).free, order["size"] + (64 << 20)  # 64 MiB stay free
+        room, needed = shutil.disk_usage(base).free, size + (64 << 20)  # 64 MiB stay free
         reason = f"{room / 1e9:.2f} GB free, {needed / 1e9:.2f} GB needed" if room < needed else None
     return reason and f"{base}: {reason}"
 
 
-def copy_of(path, order):
-    return os.path.join(order["directory"], os.path.basename(path))
+def copy_of(path, directory):
+    return os.path.join(directory, os.path.basename(path))
 
 
 def sha256(path):
