@@ -103,60 +103,44 @@ def _unbound_threads(node, world, job_cpus):
 
 def _share(node, world, devices):
     """The CPUs of this rank's share of its mask, None to bind nothing, its number of cores, and faults."""
-    nodes, cores = node.on_numa(node.allowed), None
-    sharers, index = world.local_size, world.local_rank
+    nodes, faults = node.on_numa(node.allowed), []
     if devices.count and not devices.held:
-        return None, len(node.cores(node.allowed)) // sharers, []
-    if devices.held and devices.candidate_gpus is not None:
-        cores = _gpu_share(node, nodes, devices)
-    elif devices.held and devices.gpu.numa_node in nodes:  # not known which other GPUs the ranks have
-        number = devices.gpu.numa_node
+        return None, len(node.cores(node.allowed)) // world.local_size, []
+    number = devices.gpu.numa_node if devices.held else None
+    if devices.claims is None and number in nodes:  # not known which other GPUs the ranks have
         own, here = (sum(gpu.numa_node == number for gpu in gpus) for gpus in (devices.held, node.all_gpus))
         return nodes[number], len(node.cores(nodes[number])) * own // max(own, here), []
+    cores = _near_gpus(node, nodes, devices) if devices.claims else None
     if cores is None:
         cores = [core for cpus in nodes.values() for core in node.cores(cpus)]
-    else:
-        sharers, index = devices.sharers, devices.share_index
-    faults = _crowd(node, sharers, {cpu for core in cores for cpu in core}) if len(cores) < sharers else []
-    cores = [cores[index % len(cores)]] if faults else _cut(cores, sharers, index)
+        faults = _crowd(node, world.local_size, node.allowed)
+        own = [cores[world.local_rank % len(cores)]] if faults else None
+        cores = own or _cut(cores, world.local_size, world.local_rank)
     return {cpu for core in cores for cpu in core}, len(cores), faults
 
 
-def _gpu_share(node, nodes, devices):
-    """The cores of the GPUs of `devices.held`; None unless every candidate GPU has cores of its own.
+def _near_gpus(node, nodes, devices):
+    """The cores of the claims of this rank; None unless every claim has cores of its own.
 
-    The cores of a NUMA node are cut among its candidate GPUs. A NUMA node without any GPU lends its
-    cores to the nearest one with a candidate, where they are cut in the same way.
+    The cores of a NUMA node are cut among the claims of its GPUs. A NUMA node without any GPU lends its cores to the
+    nearest one with a claim, where they are cut in the same way.
     """
-    homes = {}
-    for gpu in devices.candidate_gpus:
-        if gpu.numa_node not in nodes:
-            return None
-        homes.setdefault(gpu.numa_node, []).append(gpu)
-    # A GPU without cores would take some of another GPU's: then no rank is placed by its GPU.
-    threads = node.threads_per_core(min(node.allowed))
-    for number, local in homes.items():
-        # if there are enough threads for full cores, no file is read
-        if len(nodes[number]) < threads * len(local) and len(node.cores(nodes[number])) < len(local):
-            return None
-    lenders, cores = _lenders(node, nodes, homes, devices), []
-    for gpu in devices.held:
-        local = homes[gpu.numa_node]
-        for number in (gpu.numa_node, *lenders[gpu.numa_node]):
-            cores += _cut(node.cores(nodes[number]), len(local), local.index(gpu))
-    return cores
-
-
-def _lenders(node, nodes, homes, devices):
-    """The NUMA nodes that lend their cores to each of `homes`, the nodes with candidate GPUs."""
-    lenders = {home: [] for home in homes}
-    others = [number for number in nodes if number not in homes]
-    unused = {gpu.numa_node for gpu in node.all_gpus if gpu not in devices.candidate_gpus} if others else ()
+    homes, cores = {}, []
+    for position, gpu in enumerate(devices.claims):
+        homes.setdefault(gpu.numa_node, []).append(position)
+    if any(len(node.cores(nodes.get(number, ()))) < len(local) for number, local in homes.items()):
+        return None
+    lenders, others = {home: [home] for home in homes}, [number for number in nodes if number not in homes]
+    unused = {gpu.numa_node for gpu in node.all_gpus if gpu not in devices.claims} if others else ()
     for number in others:
         if number not in unused:
             distances = node.distances(number)
             lenders[min(homes, key=lambda home: (distances[home], len(lenders[home]), home))].append(number)
-    return lenders
+    for position in devices.own:
+        home = devices.claims[position].numa_node
+        for number in lenders[home]:
+            cores += _cut(node.cores(nodes[number]), len(homes[home]), homes[home].index(position))
+    return cores
 
 
 def _cut(cores, pieces, number):

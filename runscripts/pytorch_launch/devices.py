@@ -35,21 +35,20 @@ MIG = "MIG-"
 class Devices(Value):
     """The GPUs of one rank.
 
-    `vendor`          "amd", "nvidia" or "intel", None without GPUs
-    `count`           number of GPUs that this rank sees, counted as torch's device_count() does, MIG's instances alike
-    `index`           the one that it uses, below `count`; None without GPUs
-    `held`            the physical GPUs that no other rank uses, or else the one at `index`; empty if they are not known
-    `candidate_gpus`  the physical GPUs that the ranks of this node may use, with those of `held`; None if not known
-    `sharers`         number of ranks of this node that use the GPU at `index`
-    `share_index`     position of this rank among them, from 0
-    `changes`         variables to set, name to value
-    `warnings`        Problems
-    `lists`           variables that decide which GPUs are visible, name to the entries, one for each GPU
+    `vendor`    "amd", "nvidia" or "intel", None without GPUs
+    `count`     number of GPUs that this rank sees, counted as torch's device_count() does, MIG's instances alike
+    `index`     the one that it uses, below `count`; None without GPUs
+    `held`      the physical GPUs that no other rank uses, or else the one at `index`; empty if they are not known
+    `claims`    the physical GPUs of all ranks of this node, a shared one once for each rank; None if not known
+    `own`       the positions there of this rank's
+    `changes`   variables to set, name to value
+    `warnings`  Problems
+    `lists`     variables that decide which GPUs are visible, name to the entries, one for each GPU
     """
 
     DEFAULTS: dict = {
-        **{"vendor": None, "count": 0, "index": None, "held": (), "candidate_gpus": None, "sharers": 1},
-        **{"share_index": 0, "changes": {}, "warnings": (), "lists": {}},
+        **{"vendor": None, "count": 0, "index": None, "held": (), "claims": None, "own": ()},
+        **{"changes": {}, "warnings": (), "lists": {}},
     }
     __slots__ = tuple(DEFAULTS)
 
@@ -67,20 +66,31 @@ def choose_devices(env, node, local_rank, local_size):
     if not node.gpus:
         return Devices()
     present, found, lists, changes, warnings = visible_gpus(env, node)
-    count, vendor = len(found), present[0].vendor
-    fields = {"index": 0 if count else None}
-    if count and local_size > 1 and not _has_own_gpus(env, vendor, count, local_size):
-        shared, problems = _share(found, vendor, step_gpus(env)[1], local_rank, local_size)
-        fields.update(shared)
-        warnings = [*warnings, *problems]
-    elif None not in found:
-        fields["held"] = found
-        if count:
-            fields["candidate_gpus"] = found if local_size == 1 else _candidates(env, node, present, found, local_size)
-    devices = Devices(vendor=vendor, count=count, lists=lists, changes=changes, warnings=warnings, **fields)
+    count, vendor, of_step = len(found), present[0].vendor, step_gpus(env)[1] or 0
+    index, held, claims, own = 0 if count else None, found, None, ()
+    if local_size == 1 or not count or _has_own_gpus(env, vendor, count, local_size):
+        claims = found if local_size == 1 else _claims(env, node, present, found, local_size)
+        own = [claims.index(gpu) for gpu in found] if claims else ()
+    else:
+        index = local_rank % count
+        held = found[index : index + 1]
+        if count < local_size <= of_step:  # as with --gpu-bind=closest where a NUMA node has several GPUs
+            fault = f"each of {local_size} ranks on this node sees {count} of the step's {of_step} GPUs, and Slurm "
+            fault += "does not report which ranks see the same ones"
+            warnings = [*warnings, Problem(fault, "use srun --gpu-bind=none or --gpus-per-task=1")]
+        else:
+            claims, own = [found[rank % count] for rank in range(local_size)], [local_rank]
+            # Intel's GPUs take several ranks each (ALCF, "Running with Multiple Compute Command Streamers")
+            if local_size > count and vendor != "intel":
+                gpus = f"{count} GPU{'s' * (count > 1)}"
+                fault = f"{local_size} ranks on this node share {gpus}, and NCCL fails with two on one"
+                warnings = [*warnings, Problem(fault, f"start at most {count} per node, or request more GPUs")]
+    places = {"held": held, "claims": claims, "own": own} if count and None not in found else {}
+    devices = Devices(
+        vendor=vendor, count=count, index=index, lists=lists, changes=changes, warnings=warnings, **places
+    )
     if local_size > 1 and env.get(CUDA, "").startswith(MIG) and vendor == "nvidia":  # a process sees one instance
-        changes = {**changes, **devices.narrowed()}
-        return devices.replace(count=1, index=0, lists={}, changes=changes)
+        return devices.replace(count=1, index=0, lists={}, changes={**changes, **devices.narrowed()})
     return devices
 
 
@@ -110,33 +120,14 @@ def _has_own_gpus(env, vendor, count, local_size):
     return of_step is not None and len(numbers or ()) == count and not env.get("TORCHELASTIC_RUN_ID")
 
 
-def _share(found, vendor, of_step, local_rank, local_size):
-    """The fields of Devices of a rank whose GPUs other ranks of the node see too, and a list of Problems."""
-    count, index = len(found), local_rank % len(found)
-    fields = {"index": index, "held": [gpu for gpu in found[index : index + 1] if gpu is not None]}
-    if count < local_size <= (of_step or 0):
-        # as with --gpu-bind=closest where a NUMA node has several GPUs
-        fault = f"each of {local_size} ranks on this node sees {count} of the step's {of_step} GPUs, and Slurm does "
-        fault += "not report which ranks see the same ones"
-        return fields, [Problem(fault, "use srun --gpu-bind=none or --gpus-per-task=1")]
-    problems = []
-    # Intel's GPUs take several ranks each (ALCF, "Running with Multiple Compute Command Streamers")
-    if local_size > count and vendor != "intel":
-        fault = f"{local_size} ranks on this node share {count} GPU{'s' * (count > 1)}, and NCCL fails with two on one"
-        problems.append(Problem(fault, f"start at most {count} per node, or request more GPUs"))
-    fields.update(sharers=len(range(index, local_size, count)), share_index=local_rank // count)
-    fields["candidate_gpus"] = found[:local_size] if None not in found else None
-    return fields, problems
-
-
-def _candidates(env, node, present, held, local_size):
+def _claims(env, node, present, held, local_size):
     """The GPUs that all ranks of the node may use, if each has as many for itself; None if not known."""
     numbers, of_step = step_gpus(env)
     total = of_step or len(held) * local_size
-    candidates = present if len(present) == total else node.all_gpus
-    if len(numbers or ()) == total and max(numbers) < len(present):
-        candidates = [present[number] for number in numbers]
-    return candidates if len(candidates) == total and all(gpu in candidates for gpu in held) else None
+    claims = present if len(present) == total else node.all_gpus
+    if numbers and len(numbers) == total and max(numbers) < len(present):
+        claims = [present[number] for number in numbers]
+    return claims if len(claims) == total and all(gpu in claims for gpu in held) else None
 
 
 def visible_gpus(env, node):

@@ -35,9 +35,9 @@ def own(root, devices):
 def found(root, devices):
     """What a rank has, with GPUs by their numbers on the node; `known` is the number of GPUs in play."""
     gpus = {"own": own(root, devices), "held": numbers(root, devices.held)}
-    candidates = numbers(root, devices.candidate_gpus)
-    gpus.update(candidates=candidates, known=None if candidates is None else len(candidates))
-    names = ("vendor", "count", "index", "changes", "sharers", "share_index")
+    claims = numbers(root, devices.claims)
+    gpus.update(claims=claims, known=None if claims is None else len(claims))
+    names = ("vendor", "count", "index", "changes")
     return {**gpus, **{name: getattr(devices, name) for name in names}}
 
 
@@ -80,15 +80,15 @@ CONTRADICTING = [
 #: Node, environment, rank and size; what is found, and a part of the only warning.
 CHOICES = [
     *(
-        ("lumi", {}, rank, 8, {"own": rank, "index": rank, "count": 8, "candidates": ALL, "changes": {}}, "")
+        ("lumi", {}, rank, 8, {"own": rank, "index": rank, "count": 8, "claims": ALL, "changes": {}}, "")
         for rank in ALL
     ),
-    ("lumi", {}, 1, 2, {"vendor": "amd", "candidates": [0, 1]}, ""),
+    ("lumi", {}, 1, 2, {"vendor": "amd", "claims": [0, 1]}, ""),
     ("dgx", {}, 0, 1, {"vendor": "nvidia", "changes": {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}}, ""),
     ("dgx", {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, 2, 8, {"changes": {}, "count": 8, "index": 2, "own": None}, ""),
     *(
-        ("perlmutter", {}, rank, 6, {"index": rank % 4, "sharers": sharers, "share_index": rank // 4}, "share 4 GPUs")
-        for rank, sharers in enumerate((2, 2, 1, 1, 2, 2))
+        ("perlmutter", {}, rank, 6, {"index": rank % 4, "claims": [0, 1, 2, 3, 0, 1]}, "share 4 GPUs")
+        for rank in range(6)
     ),
     *(
         (node, slurm(given, on_node, **{name: given}), *rank, {"index": index, "held": held, "known": known}, None)
@@ -101,9 +101,9 @@ CHOICES = [
     # --gpu-bind=closest
     ("lumi", slurm("2,3", 8, **{ROCR: "2,3"}), 3, 8, {"index": 1, "own": 3, "known": None}, "2 of the step's 8 GPUs"),
     # wrappers: LUMI's select_gpu sets ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, others do so under mpirun
-    ("dgx", slurm("4,5,6,7", 4, **{CUDA: "6"}), 2, 4, {"own": 6, "candidates": [4, 5, 6, 7]}, ""),
+    ("dgx", slurm("4,5,6,7", 4, **{CUDA: "6"}), 2, 4, {"own": 6, "claims": [4, 5, 6, 7]}, ""),
     *(
-        ("lumi", {**env, ROCR: "5"}, 5, 8, {"own": 5, "index": 0, "count": 1, "candidates": ALL}, "")
+        ("lumi", {**env, ROCR: "5"}, 5, 8, {"own": 5, "index": 0, "count": 1, "claims": ALL}, "")
         for env in (slurm(ALL_LISTED, 8), {})
     ),
     # ranks share what Slurm did not make for each: it gave it to torchrun, a user narrowed it, its number is not known
@@ -124,7 +124,7 @@ CHOICES = [
     ),
     ("laptop", {CUDA: "0"}, 0, 4, {"vendor": None, "count": 0, "index": None, "own": None, "changes": {}}, ""),
     *(
-        ("lumi", env, 1, len(gpus), {"index": 1, "own": gpus[1], "candidates": gpus, "changes": {}}, "")
+        ("lumi", env, 1, len(gpus), {"index": 1, "own": gpus[1], "claims": gpus, "changes": {}}, "")
         for env, gpus in OF_USERS
     ),
     ("lumi", {HIP: "GPU-deadbeef"}, 0, 1, {"count": 0, "known": None, "changes": {}}, None),  # any of eight
@@ -181,12 +181,12 @@ def test_gpus_that_a_cgroup_hides_are_not_counted_and_those_of_other_ranks_are_k
     for listed, index in (("0,1", 1), ("1", 0)):  # or one that a wrapper leaves
         devices = choose_devices(slurm("2,3", 2, ROCR_VISIBLE_DEVICES=listed), root, 1, 2)
         assert (devices.index, devices.gpu.pci) == (index, "0000:cc:00.0")
-        assert [gpu.pci for gpu in devices.candidate_gpus] == ["0000:c9:00.0", "0000:cc:00.0"]
+        assert [gpu.pci for gpu in devices.claims] == ["0000:c9:00.0", "0000:cc:00.0"]
     node_trees.hide_amd_gpu(tmp_path, 4, 2)
     devices = choose_devices(slurm("3", 8, ROCR_VISIBLE_DEVICES="0"), root, 3, 8)
     assert devices.gpu.pci == "0000:cc:00.0"
-    assert [gpu.pci for gpu in devices.candidate_gpus] == list(node_trees.LUMI_G)
-    assert devices.gpu is devices.candidate_gpus[3]
+    assert [gpu.pci for gpu in devices.claims] == list(node_trees.LUMI_G)
+    assert devices.gpu is devices.claims[3]
     devices = choose_devices(slurm("3", 8), root, 3, 8)  # no list at all
     assert (devices.index, devices.gpu.pci, devices.warnings) == (0, "0000:cc:00.0", [])
     node_trees.hide_amd_gpu(tmp_path, 4, 3)
@@ -233,7 +233,7 @@ def test_each_rank_gets_a_mig_instance_of_its_own(dgx):
     env = {"CUDA_VISIBLE_DEVICES": "MIG-a, MIG-b"}
     ranks = [choose_devices(env, dgx, rank, 3) for rank in range(3)]
     assert [devices.changes["CUDA_VISIBLE_DEVICES"] for devices in ranks] == ["MIG-a", "MIG-b", "MIG-a"]
-    assert [(devices.index, devices.sharers) for devices in ranks] == [(0, 2), (0, 1), (0, 2)]
+    assert [(devices.index, devices.count) for devices in ranks] == [(0, 1)] * 3
     assert "3 ranks on this node share 2 GPUs" in str(ranks[0].warnings[0])
     assert not choose_devices(env, dgx, 1, 2).warnings
     assert "CUDA_VISIBLE_DEVICES" not in choose_devices(env, dgx, 0, 1).changes
