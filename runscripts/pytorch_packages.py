@@ -25,18 +25,14 @@ PROGRAM = "list-packages"
 
 
 def origin(path):
-    if path.startswith(USER_SOFTWARE + os.sep):
-        return "user-software"
-    if path.startswith(site.getuserbase() + os.sep):
-        return "PYTHONUSERBASE"
-    root = os.environ.get("CONTAINERROOT")
-    if root and path.startswith(root + os.sep):
-        return "module"
-    is_own, is_image = path.startswith(sys.prefix + os.sep), in_container(os.environ)
+    root, is_image = os.environ.get("CONTAINERROOT"), in_container(os.environ)
+    places = {USER_SOFTWARE: "user-software", site.getuserbase(): "PYTHONUSERBASE", root: "module"}
+    is_own = path.startswith(sys.prefix + os.sep)
     names = ("VIRTUAL_ENV",) if is_image else ("VIRTUAL_ENV", "CONDA_PREFIX")
     if is_own and root and sys.prefix in map(os.environ.get, names):
-        return "environment"
-    return "image" if is_image else "module" if is_own else "host"
+        places[sys.prefix] = "environment"
+    default = "image" if is_image else "module" if is_own else "host"
+    return next((name for place, name in places.items() if place and path.startswith(place + os.sep)), default)
 
 
 def packages():
@@ -55,15 +51,17 @@ def packages():
 
 
 def main(arguments):
-    if arguments == ["--user"]:
+    if arguments == ["--help"]:
+        text = __doc__
+    elif arguments == ["--user"]:
         own = [path for path in sys.path[1:] if origin(path) in ("user-software", "PYTHONUSERBASE")]
-        if own:
-            options = [option for path in own for option in ("--path", path)]
-            command = [sys.executable, "-m", "pip", "freeze", *options]
-            done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-            return done.returncode or int(write_output(PROGRAM, os.fsdecode(done.stdout)) != 0)
-    elif arguments == ["--help"]:
-        return int(write_output(PROGRAM, __doc__) != 0)
+        if not own:
+            return 0
+        options = [option for path in own for option in ("--path", path)]
+        done = subprocess.run([sys.executable, "-m", "pip", "freeze", *options], stdout=subprocess.PIPE, check=False)
+        if done.returncode:
+            return done.returncode
+        text = os.fsdecode(done.stdout)
     elif arguments:
         print(__doc__, file=sys.stderr, end="")
         return 2
@@ -71,14 +69,10 @@ def main(arguments):
         found = packages()
         table = [("Package", "Version", "From"), *(found[name] for name in sorted(found))]
         widths = [max(map(len, column)) for column in zip(*table)]
-        lines = [f"{name.ljust(widths[0])}  {version.ljust(widths[1])}  {place}\n" for name, version, place in table]
-        return int(write_output(PROGRAM, "".join(lines)) != 0)
-    return 0
+        lines = (f"{name.ljust(widths[0])}  {version.ljust(widths[1])}  {place}\n" for name, version, place in table)
+        text = "".join(lines)
+    return int(write_output(PROGRAM, text) != 0)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except OSError as error:
-        print_message(PROGRAM, f"{error.filename}: {error.strerror}. Check its disk")
-        sys.exit(1)
+    sys.exit(main(sys.argv[1:]))

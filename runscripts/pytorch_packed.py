@@ -77,12 +77,7 @@ def enter(file, root):
     directory, name = os.getcwd(), mount_name(file, root)
     lock = lock_directory()  # while another process mounts the file
     try:
-        namespaces = find_namespaces(name, root)
-        if namespaces is None:
-            how = mount(name, file, root)
-        else:
-            how = "an earlier process of this node"
-            join(namespaces)
+        how = "an earlier process of this node" if join_earlier(name, root) else mount(name, file, root)
     finally:
         if lock is not None:
             fcntl.flock(lock, fcntl.LOCK_UN)  # children have the descriptor too
@@ -125,8 +120,8 @@ def lock_directory():
     return directory
 
 
-def find_namespaces(name, root):
-    """Open the namespaces of a process of this user that has the mount `name`; None without one."""
+def join_earlier(name, root):
+    """Whether a process of this user has the mount `name`, whose namespaces this one has then joined."""
     for number in reversed(os.listdir("/proc")):  # the newest first
         try:
             if not number.isdigit() or os.stat(f"/proc/{number}").st_uid != os.getuid():
@@ -136,11 +131,12 @@ def find_namespaces(name, root):
                 is_there = end_of_source(name, os.stat("ns/mnt", dir_fd=process)) in mounts.read()
             if is_there:
                 os.open(f"root{root}/{MARKER}", os.O_RDONLY, dir_fd=process)  # OSError if the server has ended
-                return open_namespaces(process)
+                join(process)
+                return True
             os.close(process)
         except OSError:  # it ends, or belongs to a container
             continue
-    return None
+    return False
 
 
 def end_of_source(name, namespace):
@@ -148,13 +144,9 @@ def end_of_source(name, namespace):
     return f"@{name}-{namespace.st_ino} ".encode()
 
 
-def open_namespaces(process):
-    """Open the namespaces of a process, by a descriptor of its directory in /proc; they stay when it ends."""
-    return [os.open(f"ns/{kind}", os.O_RDONLY, dir_fd=process) for kind in ("user", "mnt")]
-
-
-def join(namespaces):
-    for namespace in namespaces:
+def join(process):
+    """Join the namespaces of a process, by a descriptor of its directory in /proc; open, they stay when it ends."""
+    for namespace in [os.open(f"ns/{kind}", os.O_RDONLY, dir_fd=process) for kind in ("user", "mnt")]:
         call("setns", namespace, 0)
 
 
@@ -178,7 +170,7 @@ def mount(name, file, root):
         answer = os.read(told, 4096).decode(errors="replace")
         if answer != "mounted":
             raise NotMountedError(answer or "the process that mounts it was killed")
-        join(open_namespaces(os.open(f"/proc/{child}", os.O_DIRECTORY)))
+        join(os.open(f"/proc/{child}", os.O_DIRECTORY))
     finally:
         os.kill(child, _signal.SIGKILL)
         for _ in range(100):  # a file system that hangs may hold it for ever

@@ -180,15 +180,11 @@ def plan_dumps(plan):
 
 def make_dumps(plan):
     """The Plan, without the setting if the directory of dumps cannot be made or is not private."""
-    try:
-        if not exists(plan.dumps):
-            from os import makedirs
-
-            makedirs(plan.dumps, mode=0o700, exist_ok=True)
-        if not _not_private(plan.dumps):
-            return plan
-    except OSError as error:
-        if error.errno in FULL:
-            fault = f"cannot make {plan.dumps} for dumps of a collective that hangs: {error.strerror}"
-            plan = plan.replace(warnings=[*plan.warnings, Problem(fault, f"free space, or export {FILE[0]}")])
+    cache = plan.dumps.rpartition("/")[0]
+    fault = (None if exists(cache) else _make(cache)) or _make(plan.dumps)
+    if fault is None:
+        return plan
+    if any(os.strerror(number) in fault for number in FULL):
+        problem = Problem(f"no dumps of a collective that hangs: {fault}", f"free space, or export {FILE[0]}")
+        plan = plan.replace(warnings=[*plan.warnings, problem])
     return plan.replace(changes={name: value for name, value in plan.changes.items() if name not in FILE})
