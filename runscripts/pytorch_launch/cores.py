@@ -135,7 +135,7 @@ def _near_gpus(node, nodes, devices):
     for number in others:
         if number not in unused:
             distances = node.distances(number)
-            lenders[min(homes, key=lambda home: (distances[home], len(lenders[home]), home))].append(number)
+            lenders[min(homes, key=lambda home: (distances.get(home, 0), len(lenders[home]), home))].append(number)
     for position in devices.own:
         home = devices.claims[position].numa_node
         for number in lenders[home]:

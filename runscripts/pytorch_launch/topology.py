@@ -85,13 +85,8 @@ class Node:
         return {number: own & cpus for number, own in self.numa.items() if own & cpus} or {0: set(cpus)}
 
     def distances(self, number):
-        """The distance from a NUMA node to each, 10 to itself (ACPI, System Locality Information Table).
-
-        Without a table all distances are equal.
-        """
+        """The distance from a NUMA node to each, 10 to itself (ACPI, System Locality Information Table), if known."""
         distances = (read(f"{self.root}{NUMA_NODES}/node{number}/distance") or "").split()
-        if len(distances) != len(self.numa):
-            return dict.fromkeys(self.numa, 0)
         return dict(zip(self.numa, map(int, distances)))
 
 
@@ -113,11 +108,6 @@ def cpu_list(cpus):
         else:
             runs.append([cpu, cpu])
     return ",".join(f"{low}-{high}" if low < high else f"{low}" for low, high in runs)
-
-
-def _numa(node):
-    place = node.root + NUMA_NODES
-    return {number: parse_cpu_list(read(f"{place}/node{number}/cpulist") or "") for number in _numbers(place, "node")}
 
 
 def _all_gpus(node):
@@ -181,23 +171,16 @@ def _intel_gpus(root):
     unit of a CPU, which is on bus 0, is left out, as is what is no display controller without VGA (0x0380 in pci.ids),
     which lspci reports for the Data Center GPUs Max and Flex. A container may hide the devices that Level Zero opens.
     """
-    found = {name for driver in INTEL_DRIVERS for name in names(root + driver) if name.count(":") == 2}
-    return [
-        Gpu(root, "intel", pci, tile)
-        for pci in sorted(found if found and exists(f"{root}/dev/dri") else ())
-        if pci.split(":")[1] != "00" and (read(f"{root}{PCI_DEVICES}/{pci}/class") or "").startswith("0x0380")
-        for tile in range(_tiles(f"{root}{PCI_DEVICES}/{pci}"))
-    ]
-
-
-def _tiles(device):
-    """The number of tiles of a GPU, at least 1.
-
-    The driver xe has a directory for each (xe_tile_sysfs.c), i915 one for each below that of the card, named for the
-    graphics part of a tile (sysfs-driver-intel-i915, gt<i>).
-    """
-    card = next(iter(_numbers(f"{device}/drm", "card")), None)
-    return len(_numbers(device, "tile")) or max(1, len(_numbers(f"{device}/drm/card{card}/gt", "gt")))
+    found = []
+    for pci in sorted({name for driver in INTEL_DRIVERS for name in names(root + driver) if name.count(":") == 2}):
+        device = f"{root}{PCI_DEVICES}/{pci}"
+        if pci.split(":")[1] != "00" and (read(f"{device}/class") or "").startswith("0x0380"):
+            # xe has a directory for each tile (xe_tile_sysfs.c), i915 for the graphics part of each, below that of the
+            # card (sysfs-driver-intel-i915, gt<i>)
+            cards = [f"{device}/drm/card{number}/gt" for number in _numbers(f"{device}/drm", "card")]
+            tiles = max(1, len(_numbers(device, "tile")), *(len(_numbers(card, "gt")) for card in cards))
+            found += [Gpu(root, "intel", pci, tile) for tile in range(tiles)]
+    return found if exists(f"{root}/dev/dri") else []
 
 
 def _numbers(directory, prefix=""):
@@ -213,10 +196,6 @@ STARTERS = (
 )
 
 
-def _launcher(_):
-    return next((int(pid) for pid, name in ancestors() if name in STARTERS), None)
-
-
 def _launcher_cpus(node):
     try:
         return None if node.root or node.launcher is None else os.sched_getaffinity(node.launcher)
@@ -229,12 +208,15 @@ READERS = {
     "host": lambda _: os.uname().nodename,
     "pid": lambda _: os.getpid(),
     "uid": lambda _: os.geteuid(),
-    "launcher": _launcher,
+    "launcher": lambda _: next((int(pid) for pid, name in ancestors() if name in STARTERS), None),
     "launcher_cpus": _launcher_cpus,
     "allowed": lambda _: os.sched_getaffinity(0),
     "gpus": lambda node: _nvidia_gpus(node.root) or _amd_gpus(node.root) or _intel_gpus(node.root),
     "all_gpus": _all_gpus,
-    "numa": _numa,
+    "numa": lambda node: {
+        number: parse_cpu_list(read(f"{node.root}{NUMA_NODES}/node{number}/cpulist") or "")
+        for number in _numbers(node.root + NUMA_NODES, "node")
+    },
     "online": lambda node: parse_cpu_list(read(f"{node.root}{CPUS}/online") or ""),
     "has_threads": lambda node: read(f"{node.root}{CPUS}/smt/active") != "0",
 }

@@ -170,6 +170,9 @@ def test_a_lender_prefers_who_got_fewest(tmp_path):
     gpus = {"0000:01:00.0": 1, "0000:02:00.0": 4}
     root = node_trees.node(tmp_path, cores=24, threads=1, numa_nodes=6, vendor="nvidia", gpus=gpus)
     assert binds(placed(root, range(24), 2)) == ["0-7,12-15", "8-11,16-23"]
+    for number in range(6):
+        (tmp_path / f"sys/devices/system/node/node{number}/distance").unlink()
+    assert binds(placed(root, range(24), 2)) == ["0-7,12-15", "8-11,16-23"]  # without a table all are equally far
 
 
 def test_a_part_of_a_node_is_shared_like_a_node(tmp_path):

@@ -18,12 +18,6 @@ def test_a_graphics_card_counts_before_the_graphics_of_the_processor(tmp_path):
     assert [gpu.vendor for gpu in topology.Node(root).gpus] == ["nvidia"]
 
 
-def test_nodes_without_a_table_are_equally_far(tmp_path):
-    root = node_trees.node(tmp_path, cores=4, numa_nodes=2)
-    (tmp_path / "sys/devices/system/node/node0/distance").unlink()
-    assert topology.Node(root).distances(0) == {0: 0, 1: 0}
-
-
 def test_the_threads_of_a_core_are_one_core_and_a_cpu_without_a_list_is_its_own(tmp_path):
     root = node_trees.laptop(tmp_path)
     assert topology.Node(root).cores({5, 1}) == [[1, 5]]
