@@ -73,17 +73,14 @@ def _job_cpus(node, world):
 
 def _is_everything(node, world, job_cpus):
     """Whether the mask is all that the ranks of this node have together."""
-    allowed, count = node.allowed, len(node.allowed)
-    if count >= job_cpus:
-        # Slurm counts cores here; otherwise, without cgroups, the mask is wider than the job
-        return count == job_cpus or len(node.cores(allowed)) == job_cpus
-    if node.online and allowed >= node.online:
-        return True
+    count, cores = len(node.allowed), len(node.cores(node.allowed))
+    # Slurm may count cores; otherwise, without cgroups, a wider mask is wider than the job
+    if count >= job_cpus or (node.online and node.allowed >= node.online):
+        return job_cpus in (count, cores) or count < job_cpus
     # Slurm counts hardware threads, of which one per core is allowed (srun --threads-per-core=1)
-    if count * node.threads_per_core(min(allowed)) != job_cpus or len(node.cores(allowed)) != count:
-        return False
+    is_half = cores == count and count * node.threads_per_core(min(node.allowed)) == job_cpus
     # two ranks, each bound to half of the job, look the same unless fewer CPUs were requested
-    return world.local_size * count > job_cpus or (world.cpus_per_task is not None and world.cpus_per_task < count)
+    return is_half and (world.local_size * count > job_cpus or (world.cpus_per_task or count) < count)
 
 
 def _unbound_threads(node, world, job_cpus):

@@ -136,12 +136,8 @@ def visible_gpus(env, node):
     All that there are, in the order in which their runtime counts them; those that it sees, in the order of its
     devices, None for one that is not known; and `lists`, `changes` and `warnings` as in Devices.
     """
-    present = node.gpus
-    if present[0].vendor == "nvidia":
-        return (present, *_see_nvidia(env, present))
-    if present[0].vendor == "amd":
-        return (present, *_see_amd(env, present))
-    return _see_intel(env, present)
+    see = {"amd": _see_amd, "nvidia": _see_nvidia, "intel": _see_intel}
+    return see[node.gpus[0].vendor](env, node.gpus)
 
 
 def _see_amd(env, present):
@@ -149,7 +145,7 @@ def _see_amd(env, present):
     lists, warnings = {ROCR: _entries(env, ROCR, len(left))}, _warn_of_none(env, ROCR, left, present)
     names = [name for name in (HIP, CUDA) if name in env]
     if not names or not left:
-        return left, lists, {}, warnings
+        return present, left, lists, {}, warnings
     value = env[names[0]]
     if ROCR in env:
         value = _numbers_after_rocr(value, lists[ROCR])
@@ -160,7 +156,7 @@ def _see_amd(env, present):
     visible = _listed(value, left)
     warnings += _warn_of_none({names[0]: value}, names[0], visible, left)
     changes = {name: value for name in names if env[name] != value}
-    return visible, {name: value.split(",") for name in names}, changes, warnings
+    return present, visible, {name: value.split(",") for name in names}, changes, warnings
 
 
 def _numbers_after_rocr(value, rocr):
@@ -172,8 +168,8 @@ def _numbers_after_rocr(value, rocr):
     entries = [entry.strip() for entry in value.split(",")]
     if not all(is_number(entry) for entry in entries) or all(int(entry) < len(rocr) for entry in entries):
         return value
-    named = all(entry in rocr for entry in entries)
-    return ",".join(str(number) for number in (map(rocr.index, entries) if named else range(len(rocr))))
+    named = [rocr.index(entry) for entry in entries if entry in rocr]
+    return ",".join(map(str, named or range(len(rocr))))
 
 
 def _see_nvidia(env, present):
@@ -181,7 +177,7 @@ def _see_nvidia(env, present):
     changes, value = {} if env.get(CUDA_ORDER) else {CUDA_ORDER: "PCI_BUS_ID"}, env.get(CUDA, "")
     if value.startswith(MIG):
         instances = [entry.strip() for entry in value.split(",") if entry.strip()]
-        return [None] * len(instances), {CUDA: instances}, changes, []
+        return present, [None] * len(instances), {CUDA: instances}, changes, []
     visible = _listed(value, present) if CUDA in env else present
     entries = _entries(env, CUDA, len(visible) + 1)
     if len(set(entries)) < len(entries):
@@ -189,7 +185,7 @@ def _see_nvidia(env, present):
     warnings = _warn_of_none(env, CUDA, visible, present)
     if env.get(CUDA_ORDER) not in (None, "", "PCI_BUS_ID") and not value.startswith("GPU-"):
         visible = [None] * len(visible)
-    return visible, {CUDA: entries[: len(visible)]}, changes, warnings
+    return present, visible, {CUDA: entries[: len(visible)]}, changes, warnings
 
 
 def _see_intel(env, tiles):
