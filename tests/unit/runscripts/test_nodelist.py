@@ -45,14 +45,10 @@ def test_random_lists_mean_the_same_to_python_hostlist():
     assert min(compared.values()) > 300
 
 
-@pytest.mark.parametrize(
-    ("text", "position"),
-    [("n[0-65536]", 0), ("a[1-9],b[1-65528]", 7), ("a[1-300]b[1-300]", 0), ("n[000000001-999999999]", 0)],
-)
-def test_more_hosts_than_a_cluster_has_are_refused_where_they_would_be_expanded(text, position):
-    with pytest.raises(NodeListError, match="more than 65536 hosts") as raised:
+@pytest.mark.parametrize("text", ["n[0-65536]", "a[1-9],b[1-65528]", "a[1-300]b[1-300]", "n[000000001-999999999]"])
+def test_more_hosts_than_a_cluster_has_are_refused_where_they_would_be_expanded(text):
+    with pytest.raises(NodeListError, match="more than 65536 hosts"):
         hosts(text)
-    assert raised.value.position == position
     assert len(hosts(f"n[1-{MOST_HOSTS}]")) == MOST_HOSTS
 
 
@@ -72,35 +68,29 @@ def test_whatever_is_accepted_means_the_same_to_python_hostlist():
     assert refused > 500
 
 
-#: Malformed lists, and the position of the fault.
+#: Malformed lists.
 FAULTS = {
-    "empty name": {"": 0, "n1,": 3, ",n1": 0, "n1,,b": 3},
-    "stray ' '": {"a b": 1},
-    r"stray '\n'": {"a\n": 1},
-    "stray ';'": {"n1;rm": 2},
-    "stray 'ø'": {"nød1": 1},
-    "unclosed bracket": {"n[1-2": 1, "n1,m[1],n[1,2": 9},
-    "unopened bracket": {"n1]": 2, "n[1]]": 4},
-    "'[' inside": {"n[[1]]": 2},
-    "'m' inside": {"n[1-2,m[3]": 6},
-    "empty range": {"n[]": 2, "n[1,]": 4, "n[1-]": 4, "n[-1]": 2},
-    "'-' inside": {"n[1-2-3]": 5},
-    "' ' inside": {"n[1, 2]": 4},
-    "'a' inside": {"n[1a]": 3},
-    "'x' inside": {"n[12-1x]": 6},
-    "'٣' inside": {"n[٣]": 2},
-    "reversed range 3-1": {"n[7,3-1]": 4},
-    "reversed range 2-1": {"n1,b[2-1]": 5},
-    "reversed range 4-2": {"n[1-3]m[4-2]": 8},
-    "number of 5000 digits": {"n[1-" + 5000 * "9" + "]": 4},
+    "empty name": ("", "n1,", ",n1", "n1,,b"),
+    "stray ' '": ("a b",),
+    r"stray '\n'": ("a\n",),
+    "stray ';'": ("n1;rm",),
+    "stray 'ø'": ("nød1",),
+    "unmatched bracket": ("n[1-2", "n1,m[1],n[1,2", "n1]", "n[1]]", "n[[1]]", "n[1-2,m[3]", "n]1["),
+    "'' in place of a number": ("n[]", "n[1,]", "n[1-]", "n[-1]"),
+    "'2-3' in place of a number": ("n[1-2-3]",),
+    "' 2' in place": ("n[1, 2]",),
+    "'1a' in place": ("n[1a]",),
+    "'1x' in place": ("n[12-1x]",),
+    "'٣' in place": ("n[٣]",),
+    "reversed range 3-1": ("n[7,3-1]",),
+    "reversed range 2-1": ("n1,b[2-1]",),
+    f"{18 * '9'}' in place of a number": ("n[1-" + 5000 * "9" + "]",),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_malformed_list_is_an_error_that_reports_the_position(fault):
-    for text, position in FAULTS[fault].items():
+def test_a_malformed_list_is_an_error_that_names_the_fault(fault):
+    for text in FAULTS[fault]:
         with pytest.raises(NodeListError) as raised:
             hosts(text)
-        assert (raised.value.text, raised.value.position) == (text, position)
-        assert fault in raised.value.fault and f"{text!r} has" in str(raised.value)
-        assert f"at character {position + 1}. " in str(raised.value) and "\n" not in str(raised.value)
+        assert fault in raised.value.fault and f"{text!r} has" in str(raised.value) and "\n" not in str(raised.value)

@@ -249,7 +249,7 @@ def test_an_address_that_each_task_computes_for_its_own_node_is_an_error(step):
 
 def test_a_node_list_that_cannot_be_read_is_named_where_an_address_is_compared_with_it(step):
     env = {**step, **RANK_0, "SLURM_JOB_NODELIST": "nid[001", "MASTER_ADDR": "nid001001"}
-    with pytest.raises(WorldError, match="SLURM_JOB_NODELIST: node list .* has an unclosed bracket"):
+    with pytest.raises(WorldError, match="SLURM_JOB_NODELIST: node list .* has an unmatched bracket"):
         check_address(env, discover(env, "vm"), "")
 
 

@@ -208,8 +208,8 @@ FAULTS = [
         ("step", f"SLURM_STEP_TASKS_PER_NODE={tasks}", "SLURM_STEP_TASKS_PER_NODE=")
         for tasks in ("", "2(x)", "2(2)", "2(x2", "(x2)", "2,,2", "2(x²)", "2(x2)1", "9" * 5000, f"2(x{'9' * 5000})")
     ),
-    ("step", "SLURM_STEP_NODELIST=nid[001002-", "SLURM_STEP_NODELIST: ...unclosed bracket at character 4"),
-    ("mpi", "SLURM_JOB_NODELIST=nid[001001-", "SLURM_JOB_NODELIST: ...unclosed bracket"),
+    ("step", "SLURM_STEP_NODELIST=nid[001002-", "SLURM_STEP_NODELIST: ...unmatched bracket"),
+    ("mpi", "SLURM_JOB_NODELIST=nid[001001-", "SLURM_JOB_NODELIST: ...unmatched bracket"),
 ]
 
 

@@ -20,7 +20,7 @@ ALONE = "SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=1 SLURM_STEP_TASKS_PER_NODE=1"
     ("changes", "verdict", "message", "remedy"),
     [
         (ALONE, OK, "Slurm step 7.0, 1 node, CPUs ", ""),
-        ("SLURM_STEP_NODELIST=nid[001-", FAIL, "unclosed bracket", "unset SLURM_STEP_NODELIST"),
+        ("SLURM_STEP_NODELIST=nid[001-", FAIL, "unmatched bracket", "unset SLURM_STEP_NODELIST"),
         ("SLURM_PROCID=5", FAIL, "SLURM_PROCID=5 is outside 0 to 1", "look for a stray export"),
         ("RANK=1", FAIL, "RANK=1 is exported, but SLURM_PROCID=0", "unset RANK"),
     ],
