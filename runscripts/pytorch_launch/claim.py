@@ -87,23 +87,29 @@ def is_claimed(port):
 
 def is_free(port):
     """Whether a server could listen on `port` of this host, over IPv6 and IPv4."""
-    for family in (_socket.AF_INET6, _socket.AF_INET):
-        try:
-            probe = _socket.socket(family, _socket.SOCK_STREAM)
-        except OSError:  # a kernel without this family
-            continue
-        try:
-            # as torch does, so that a port in TIME_WAIT counts as free
-            probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-            probe.bind(("", port))
-            # if both servers set SO_REUSEADDR, Linux fails only the second listen(2)
-            probe.listen(1)
-        except OSError as error:
-            if error.errno == EADDRINUSE:
-                return False
-        finally:
+    return EADDRINUSE not in (_listen("::", port), _listen("", port))
+
+
+def is_local(address):
+    """Whether an address is one of this host, so that a server here could listen on it."""
+    return _listen(address, 0) is None
+
+
+def _listen(address, port):
+    """The number of the error of a server that would listen there, None without one."""
+    probe = None
+    try:
+        probe = _socket.socket(_socket.AF_INET6 if ":" in address else _socket.AF_INET, _socket.SOCK_STREAM)
+        # as torch does, so that a port in TIME_WAIT counts as free
+        probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+        probe.bind((address, port))
+        probe.listen(1)  # if both servers set SO_REUSEADDR, Linux fails only this
+    except OSError as error:  # also of a kernel without this family
+        return error.errno
+    finally:
+        if probe:
             probe.close()
-    return True
+    return None
 
 
 def _bind(end, name):

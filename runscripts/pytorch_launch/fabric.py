@@ -8,7 +8,7 @@ import _socket  # in place of `socket`, see `pytorch_launch`
 import posix as os
 
 from pytorch_launch import Problem, is_number, read
-from pytorch_launch.rendezvous import is_local
+from pytorch_launch.claim import is_local
 from pytorch_launch.world import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME, RendezvousError
 
 SIOCGIFADDR = 0x8915  # netdevice(7)

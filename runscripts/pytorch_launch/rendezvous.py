@@ -18,16 +18,11 @@ THIS_HOST = "127.0.0.1"
 # What names and addresses are made of, `%` before the interface of an address of IPv6.
 ADDRESS_CHARACTERS = NAME_CHARACTERS + ":%"
 
-# Names and addresses of a node for itself up to the first dot (hosts(5)), such as 127.0.0.1 and localhost.localdomain,
-# and its interface; by the variables that may have them.
-LOOPBACKS = {
-    "MASTER_ADDR": (
-        *("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
-        *("127", "0", "::1", "::", "::ffff:127"),
-    ),
-    "GLOO_SOCKET_IFNAME": ("lo",),
-    "NCCL_SOCKET_IFNAME": ("lo", "=lo"),
-}
+# Names and addresses of a node for itself up to the first dot (hosts(5)), such as 127.0.0.1 and localhost.localdomain.
+LOOPBACKS = (
+    *("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
+    *("127", "0", "::1", "::", "::ffff:127"),
+)
 
 
 def choose_rendezvous(env, world, node):
@@ -36,52 +31,45 @@ def choose_rendezvous(env, world, node):
     Exported values take precedence, then a port that Slurm reserved for the step. Raises RendezvousError.
     """
     launch, number = identify(world, node)
-    place = {
-        "MASTER_ADDR": env.get("MASTER_ADDR") or _address(env, world),
-        "MASTER_PORT": env.get("MASTER_PORT") or str(world.reserved_port or _port(env, world, number)),
-    }
-    port = place["MASTER_PORT"]
+    port = env.get("MASTER_PORT") or str(world.reserved_port or _port(env, world, number))
     if not (is_number(port) and 1 <= int(port) <= 65535):
         raise RendezvousError(f"MASTER_PORT={port} is not a port", "export a port from 1 to 65535", rank=world.rank)
+    place = {"MASTER_ADDR": env.get("MASTER_ADDR") or _address(env, world), "MASTER_PORT": port}
     if place["MASTER_ADDR"] == "::1" and not env.get("GLOO_SOCKET_IFNAME"):
         place["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would use the address of this host's name, which may be IPv4
     return place, launch, check_address(env, world, node.root)
 
 
 def check_address(env, world, root):
-    """A list of Problems: what is unlikely about exported addresses; names are compared as text, never looked up.
+    """A list of Problems: what is unlikely about an exported address, compared as text, never looked up.
 
     Other names and addresses are taken, as sites have aliases. Raises RendezvousError for what cannot work.
     """
-    problems = []
-    for name in LOOPBACKS if world.spans_nodes else ():
-        if env.get(name, "").lower().partition(".")[0] in LOOPBACKS[name]:
-            fault = f"{name}={env[name]} is on each node another host, and the ranks are on several nodes"
-            problem = (fault, f"unset {name}, or export what all nodes can reach")
-            if name == "MASTER_ADDR":
-                raise RendezvousError(*problem, rank=world.rank)
-            problems += [Problem(*problem)] if world.rank == 0 else []  # the program may use the other backend
     address = env.get("MASTER_ADDR")
     if not address:
-        return problems
-    exported, is_here = f"MASTER_ADDR={address}", address.partition(".")[0] == world.node.partition(".")[0]
+        return []
+    exported, short = f"MASTER_ADDR={address}", address.partition(".")[0]
+    is_here = short == world.node.partition(".")[0]
     if set(address) - set(ADDRESS_CHARACTERS) or address.count(":") == 1:
         fault, remedy = "is not one host's name or address", "export it without protocol, port, brackets and quotes"
         raise RendezvousError(f"{exported} {fault}", remedy, rank=world.rank)
+    if world.spans_nodes and short.lower() in LOOPBACKS:
+        fault = f"{exported} is on each node another host, and the ranks are on several nodes"
+        raise RendezvousError(fault, "unset MASTER_ADDR, or export what all nodes can reach", rank=world.rank)
     # `export MASTER_ADDR=$(hostname)` in each task. The first rank of a node is not on that of rank 0, which has this
     # name there, and reports nothing.
     if is_here and world.rank > world.local_rank == 0 and world.first_host not in (None, world.node):
         fault = f"{exported} is this node, but rank 0 runs on {world.first_host}"
         raise RendezvousError(fault, "unset MASTER_ADDR, or export the same one for all ranks")
     if world.rank != 0:
-        return problems
+        return []
     if exists(f"{root}/sys/class/net/{address}"):
         remedy = "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
-        problems.append(Problem(f"{exported} is the name of a network interface", remedy))
-    elif not is_here and is_node_of_job(env, address):
+        return [Problem(f"{exported} is the name of a network interface", remedy)]
+    if not is_here and is_node_of_job(env, address):
         fault = f"{exported} is another node of this job than {world.node}, where rank 0 runs"
-        problems.append(Problem(fault, "unset MASTER_ADDR"))
-    return problems
+        return [Problem(fault, "unset MASTER_ADDR")]
+    return []
 
 
 def identify(world, node):
@@ -140,26 +128,10 @@ def _address(env, world):
         raise RendezvousError(fault, remedy, rank=world.rank)
     if world.first_host != THIS_HOST:
         return world.first_host
+    from pytorch_launch.claim import is_local  # imports _socket
+
     # the loopback interface may have no address of IPv4
     return next(filter(is_local, (THIS_HOST, "::1")), THIS_HOST)
-
-
-def is_local(address):
-    """Whether an address is one of this host, so that a server here could listen on it."""
-    import _socket  # most ranks need none
-
-    family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
-    try:
-        probe = _socket.socket(family, _socket.SOCK_DGRAM)
-    except OSError:  # a kernel without this family
-        return False
-    try:
-        probe.bind((address, 0))
-    except OSError:
-        return False
-    finally:
-        probe.close()
-    return True
 
 
 def _port(env, world, number):

@@ -5,8 +5,6 @@ Of the latter, only PALS reports the node of rank 0. It is the first host of the
 ranks out in another way, which rank 0 detects (`rendezvous`).
 """
 
-import sys
-
 from pytorch_launch import Problem, ancestors, read
 from pytorch_launch.world import (
     AGENT,
@@ -114,15 +112,14 @@ def _repeated(env, rank):
         return None
     from pytorch_launch.launchers.slurm import is_batch_script  # which may have the variables of a step around its job
 
-    if is_batch_script(env):
+    names = [name for _, name in ancestors()]
+    start = next(
+        (name for name in names if name.startswith(("mpirun", "mpiexec", "orterun", "prterun", "slurmstepd"))), ""
+    )
+    if start in ("", "slurmstepd") or is_batch_script(env):  # of a daemon of mpirun
         return None
-    for _, name in ancestors():
-        if name.partition(".")[0] in ("mpirun", "mpiexec", "orterun", "prterun"):
-            fault = f"if each of the {tasks} tasks of this Slurm step runs {name}, each starts a world of its own"
-            return Problem(fault, f"for one world, start {name} without srun")
-        if name == "slurmstepd":  # of a daemon of mpirun
-            break
-    return None
+    fault = f"if each of the {tasks} tasks of this Slurm step runs {start}, each starts a world of its own"
+    return Problem(fault, f"for one world, start {start} without srun")
 
 
 def _allocation(env, host):
@@ -138,11 +135,9 @@ def _allocation(env, host):
 
 # The file that PALS, or Flux for Cray's PMI, writes on each node: an array of C structures without padding between
 # them, whose header has their sizes and places (pals.h, version 5; flux-coral2, src/common/libapinfo/apinfo1.h and
-# apinfo5.h: the versions agree in what is read here).
-# Of the header, in bytes: where the numbers `pe_size` to `nnodes` are, and how long the header is at least.
-PE_SIZE, PE_OFFSET, PES, NODE_SIZE, NODE_OFFSET, NODES, HEADER = 64, 72, 80, 88, 96, 104, 112
-# Of the structure of a rank: its node is the third number; of that of a node: its name follows a number.
-RANK_NODE, NODE_NAME, INT = 8, 4, 4
+# apinfo5.h: the versions agree in what is read here). Of the header, every second number from the 16th to the 26th is
+# one of these; of the structure of a rank, its node is the third number; of that of a node, its name follows a number.
+HEADER, INT = 112, 4
 
 
 def read_layout(path, rank):
@@ -158,18 +153,15 @@ def read_layout(path, rank):
         return None
     if len(data) < HEADER:
         return None
-    pe_size, pe_offset, size, node_size, node_offset, nodes = (
-        int.from_bytes(data[place : place + INT], sys.byteorder)
-        for place in (PE_SIZE, PE_OFFSET, PES, NODE_SIZE, NODE_OFFSET, NODES)
-    )
+    header = memoryview(data[:HEADER]).cast("i").tolist()
+    pe_size, pe_offset, size, node_size, node_offset, nodes = header[16:28:2]
     end = max(pe_offset + pe_size * size, node_offset + node_size * nodes)
-    if not rank < size or pe_size < RANK_NODE + INT or pe_size % INT or len(data) < end:
+    if not rank < size or pe_size < 3 * INT or pe_size % INT or len(data) < end:
         return None
-    of_ranks = memoryview(data[pe_offset : pe_offset + pe_size * size]).cast("i")[RANK_NODE // INT :: pe_size // INT]
-    nodes_of_ranks = of_ranks.tolist()
-    first, node = nodes_of_ranks[0], nodes_of_ranks[rank]
+    of_ranks = memoryview(data[pe_offset : pe_offset + pe_size * size]).cast("i")[2 :: pe_size // INT].tolist()
+    first, node = of_ranks[0], of_ranks[rank]
     start = node_offset + node_size * first
-    name = data[start + NODE_NAME : start + node_size].partition(b"\0")[0].decode(errors="replace")
+    name = data[start + INT : start + node_size].partition(b"\0")[0].decode(errors="replace")
     if not name or not 0 <= first < nodes:
         return None
-    return name, size, nodes_of_ranks.count(node), (node - first) % nodes
+    return name, size, of_ranks.count(node), (node - first) % nodes

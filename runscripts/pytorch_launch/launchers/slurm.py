@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The worlds of srun, and where they start."""
 
-from pytorch_launch import ancestors, is_number, process, read
+from pytorch_launch import is_number, process, read
 from pytorch_launch.nodelist import MOST_HOSTS, hosts
 from pytorch_launch.world import (
     NODE_LISTS,
@@ -26,9 +26,6 @@ STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", STEP_NODES)
 # batch script. Slurm 26.05 writes them as negative numbers.
 INTERACTIVE, BATCH_SCRIPT = "4294967290", "4294967291"
 SPECIAL_STEPS = {"-6": INTERACTIVE, "-5": BATCH_SCRIPT}
-
-#: Options of a shell that take the next argument, as VS Code's terminals have them (bash(1)).
-TAKE_VALUE = ("--rcfile", "--init-file", "-o", "-O")
 
 #: The variables of srun(1) with the values of OF_TORCH.
 OF_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", TASKS, "SLURM_NODEID")
@@ -72,12 +69,12 @@ def step(env, hostname):
         unbound=env.get("SLURM_CPU_BIND_TYPE") == "none",
         allocation=job_allocation(env) if env["SLURM_STEP_ID"] == INTERACTIVE else (1, 1, ""),
     )
-    if world.size > 1 and env.get("SLURM_PTY_PORT") and _is_in_interactive_shell():
-        raise WorldError(
-            f"this shell is one of {world.size} tasks of {world.source}, and srun --pty connects only this one to the "
-            "terminal",
-            f"start the ranks from it with srun --overlap -N{len(_tasks_per_node(env))} -n{world.size}",
+    if world.size > 1 and env.get("SLURM_PTY_PORT") and _is_typed():
+        fault = (
+            f"this shell is one of {world.size} tasks of {world.source}, and srun --pty connects only this one to the"
         )
+        remedy = f"start the ranks from it with srun --overlap -N{len(_tasks_per_node(env))} -n{world.size}"
+        raise WorldError(f"{fault} terminal", remedy)
     return world
 
 
@@ -146,14 +143,10 @@ def is_batch_script(env):
     return bool(title and title.startswith(f"slurmstepd: [{env.get('SLURM_JOB_ID')}.batch"))
 
 
-def _is_in_interactive_shell():
-    """Whether a shell without a script or a command is among the ancestors of this process in its task."""
-    for pid, _ in ancestors():
-        words = (read(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
-        options = [word for before, word in zip(words, words[1:]) if before not in TAKE_VALUE]
-        if words[0].endswith("sh") and pid != "1" and all(each[:1] == "-" and each != "-c" for each in options):
-            return True
-    return False
+def _is_typed():
+    """Whether a shell with job control started this process: in a process group of its own, with its terminal."""
+    fields = (read("/proc/self/stat") or "").rpartition(")")[2].split()  # state, parent, group, session, terminal
+    return fields[2:3] != fields[3:4] and fields[4:5] != ["0"]
 
 
 def _nodes(env):

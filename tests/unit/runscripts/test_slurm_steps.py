@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pytorch_launch.launchers import discover, slurm
+from pytorch_launch.launchers import discover
 from pytorch_launch.launchers.slurm import master
 from pytorch_launch.world import WorldError
 from variables import variables
@@ -210,17 +210,22 @@ def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task,
 # Shells
 
 
+TYPED = "import sys; from pytorch_launch.launchers import slurm; sys.exit(slurm._is_typed())"
+
+
 @pytest.mark.parametrize(
-    ("command", "is_shell"),
-    [
-        *(("-bash", True), ("/bin/zsh -l", True), ("bash --rcfile /opt/code.sh", True), ("bash -o pipefail -i", True)),
-        *(("bash -c x", False), ("bash job.sh", False), ("bash --rcfile /x job.sh", False), ("python", False)),
-    ],
+    ("command", "is_typed"),
+    [("bash --norc <<< '{}; exit $?'", 0), ("bash -c '{}; exit $?'", 0), ("bash --norc -i -c '{}; exit $?'", 1)],
 )
-def test_a_shell_without_a_script_is_one_that_a_user_types_into(monkeypatch, command, is_shell):
-    monkeypatch.setattr(slurm, "ancestors", lambda: [("9", "bash")])
-    monkeypatch.setattr(slurm, "read", lambda _path: command.replace(" ", "\0") + "\0")
-    assert slurm._is_in_interactive_shell() == is_shell
+def test_a_shell_with_job_control_is_one_that_a_user_types_into(runscripts, command, is_typed):
+    """Other commands of `srun --pty` may be ranks: tests/integration/test_worlds_of_steps.py."""
+    env = {**os.environ, "PYTHONPATH": str(runscripts)}
+    words = ["bash", "-c", command.format(f'{sys.executable} -c "{TYPED}"')]
+    spawn = f"import pty, sys; sys.exit(pty.spawn({words!r}) >> 8)"
+    done = subprocess.run(
+        [sys.executable, "-c", spawn], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert done.returncode == is_typed, done.stdout
 
 
 @pytest.mark.parametrize("number", ["4294967290", "-6"])  # up to Slurm 25.11, and after it
