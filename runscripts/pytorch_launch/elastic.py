@@ -36,7 +36,8 @@ def make_agent_plan(plan, arguments=()):
             f"{world.source} has {world.local_size} tasks on {world.node}, but torchrun starts the ranks of a node",
             f"start one task per node: {launcher_option(env, ONE_PER_NODE)} torchrun-distributed",
         )
-    _check_options(arguments, env, world)
+    given = meeting_options(arguments, env)
+    _check_options(given, world)
     # of this node, for workers on others, as torchrun makes any node the first
     own_address, problem = world.node if world.spans_nodes else address, None
     if world.spans_nodes and env.get(FABRIC_NAME):
@@ -62,7 +63,6 @@ def make_agent_plan(plan, arguments=()):
         # otherwise the address is that of a reverse look-up of this host's name
         "local-addr": own_address,
     }
-    given = meeting_options(arguments, env)
     if world.size == 1 and PLACES.intersection(given):  # on several nodes that do not know each other
         options = {name: options[name] for name in ("nproc-per-node", "rdzv-backend")[: 1 + ("rdzv_endpoint" in given)]}
     # the user's take precedence: options as later ones, and torchrun's variables
@@ -95,23 +95,20 @@ def known_marks(arguments, env):
     return OF_NODES if PLACES.intersection(meeting_options(arguments, env)) else OF_TORCHRUN_NODES
 
 
-def _check_options(arguments, env, world):
+def _check_options(given, world):
     """Raise LaunchError if the user's options, or their variables, are for another number of nodes."""
-    options = meeting_options(arguments, env)
-    low, _, high = options.get("nnodes", "").partition(":")
+    low, _, high = given.get("nnodes", "").partition(":")
     is_range = is_number(low) and is_number(high or low)
-    if PLACES.intersection(options):
+    if PLACES.intersection(given):
         return
-    if "standalone" in options and world.size > 1:
+    if "standalone" in given and world.size > 1:
         fault = "--standalone is for one node"
     elif is_range and not int(low) <= world.size <= int(high or low):
-        fault = f"--nnodes={options['nnodes']}"
+        fault = f"--nnodes={given['nnodes']}"
     else:
         return
-    raise LaunchError(
-        f"{fault}, but {world.source} has {world.size} task{'s' * (world.size > 1)}, an agent each",
-        "omit the option: the number of nodes is known, or start as many tasks as it has nodes",
-    )
+    fault += f", but {world.source} has {world.size} task{'s' * (world.size > 1)}, an agent each"
+    raise LaunchError(fault, "omit the option: the number of nodes is known, or start as many tasks as it has nodes")
 
 
 def _agent_changes(plan):

@@ -156,15 +156,11 @@ def gets_no_input(world):
 
 def missing(script, env):
     """What is wrong, and what to do, where the file of a script is not there."""
-    try:
-        here = os.getcwd()
-    except OSError:
-        return f"{script}: no such file in a working directory that is gone", "Check the path"
     from os.path import dirname, realpath
 
     directory = dirname(realpath(script))
     if not in_container(env) or exists(directory):
-        return f"{script}: no such file in {here}", "Check the path"
+        return f"{script}: no such file in {os.readlink('/proc/self/cwd')}", "Check the path"
     return f"{script}: its directory, {directory}, is not visible in this image", bind_line(env, directory)
 
 
@@ -217,8 +213,7 @@ def apply(program, plan, *, starts_all_of_node=False):
 
     Raises RendezvousError, before anything is made.
     """
-
-    if plan.claim:
+    if plan.place is not None and plan.world.size > 1:  # a world of one has no other rank to lose
         from pytorch_launch.claim import hold_port
 
         hold_port(plan.place, plan.world, plan.launch)
@@ -264,20 +259,14 @@ def become_python(arguments, variables):
     if is_on(variables, "PYTORCH_LAUNCH_TRACEABLE", "1") and read(PTRACE_SCOPE) == ONLY_PARENTS:
         allow_tracing()
     for python in ("python", "python3"):
-        denied = None
         for directory in variables.get("PATH", "/bin:/usr/bin").split(":"):
             path = f"{directory or '.'}/{python}"
             try:
                 os.execve(path, [python, *arguments], variables)  # os.execvpe would import `warnings`
-            except (FileNotFoundError, NotADirectoryError):
+            except (FileNotFoundError, NotADirectoryError, PermissionError):  # such as root's own in some images
                 continue
             except OSError as error:
-                from os.path import isfile
-
-                if isfile(path):  # not in a directory without permission, such as root's in some images
-                    denied = denied or error
-        if denied:
-            raise LaunchError(f"{python} cannot be started: {denied.strerror}", status=NO_PYTHON) from denied
+                raise LaunchError(f"{path} cannot be started: {error.strerror}", status=NO_PYTHON) from error
     raise LaunchError("python and python3 not found on PATH", ACTIVATE, status=NO_PYTHON)
 
 

@@ -41,14 +41,13 @@ class Plan(Value):
     `changes`    variables to set before Python starts, None for one to unset
     `warnings`   Problems, without those that another rank reports
     and what to do first:
-    `claim`      whether to claim the port where the ranks meet
     `caches`     the directory to make for caches, None if there is none
     `bind`       the CPUs to bind this process to, None to keep its mask
     `dumps`      the directory to make for dumps of PyTorch's flight recorder, None if there is none
     """
 
     __slots__ = (
-        *("bind", "caches", "changes", "claim", "devices", "dumps", "env", "launch", "place", "placement"),
+        *("bind", "caches", "changes", "devices", "dumps", "env", "launch", "place", "placement"),
         *("python", "warnings", "world"),
     )
     DEFAULTS = {"dumps": None}
@@ -101,8 +100,6 @@ def make_plan(env, node=None, *, virtual=False, known=()):
         placement=placement,
         changes={name: value for name, value in decided.items() if started_with.get(name) != value},
         warnings=warnings,
-        # a world of one has no other rank to lose, and a rank 0 may have started it
-        claim=place is not None and world.size > 1,
         caches=caches,
         bind=placement.bind,
     )

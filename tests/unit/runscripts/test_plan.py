@@ -32,17 +32,13 @@ def test_a_plan_changes_nothing_on_its_node(env, laptop, tmp_path):
     before = os.sched_getaffinity(0)
     plan = make_plan(env, at(laptop))
     assert plan.bind == plan.placement.bind == {0, 1, 4, 5}
-    assert (plan.claim, plan.place["MASTER_PORT"], plan.launch) == (True, str(10000 + 7 * 61), "7.0")
+    assert (plan.place["MASTER_PORT"], plan.launch) == (str(10000 + 7 * 61), "7.0")
     assert plan.caches == f"{tmp_path}/scratch/pytorch-1000/7-nid001002"
     assert os.sched_getaffinity(0) == before
     assert not is_claimed(10000 + 7 * 61)
     assert list((tmp_path / "scratch").iterdir()) == []
     with pytest.raises(AttributeError):
         plan.bind = None
-
-
-def test_a_world_of_one_makes_no_claim(laptop):
-    assert not make_plan({}, at(laptop)).claim
 
 
 def test_the_mask_of_mpirun_is_found_above_a_rank_also_through_other_programs(runscripts, tmp_path):
