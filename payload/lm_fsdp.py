@@ -139,7 +139,8 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> Run:
         "seed": options.seed,
         "bf16": options.bf16,
     }
-    return Run(network, optimizer, schedule, settings, text.fingerprint, world, options.steps, options.tensor)
+    limits = {"step": options.steps}
+    return Run(network, optimizer, schedule, settings, world, limits, text.fingerprint, tensor=options.tensor)
 
 
 def warm_up(options: argparse.Namespace, run: Run, text: Text) -> None:
@@ -225,8 +226,8 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     with ExitStack() as stack:
         checkpoints = None
         if options.modelpath:
-            directory, settings = options.modelpath / "checkpoints", {"keep": options.keep, "every": options.every}
-            checkpoints = ShardedCheckpoints(directory, world, timeout=options.timeout, **settings)
+            settings = {"keep": options.keep, "every": options.every, "timeout": options.timeout}
+            checkpoints = ShardedCheckpoints(options.modelpath / "checkpoints", world, **settings)
             stack.enter_context(checkpoints)
             checkpoints.prepare(restart=options.restart)
         text = open_text(options.data, options.modelpath, options.context, world)
@@ -234,7 +235,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
         with fail_together(world):
             run = set_up(options, text, world)
         report_start(options, run, text, unigram, report)
-        file = checkpoints.resume(run) if checkpoints else None
+        file = run.resume(checkpoints)
         was_complete = run.position.step == options.steps
         if file:
             report(f"resuming after {run.position.step} steps, from {file}")

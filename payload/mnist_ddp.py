@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from training.accelerator import find_accelerator, module_of
-from training.checkpoint import Checkpoints, Extent, Run, open_checkpoints, save_model
+from training.checkpoint import Checkpoints, Run, open_checkpoints, save_model
 from training.data import Dataset, GlobalBatchSampler, Samples, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, sum_over_ranks
 from training.failing import compiler_faults, run_training
@@ -153,8 +153,8 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
         "training images": samples,
         "validation": options.validation,
     }
-    extent = Extent(options.epochs, len(sampler), samples)
-    return Run(network, optimizer, schedule, settings, world, extent=extent), sampler
+    limits = {"epoch": options.epochs, "step": len(sampler) - 1, "samples": samples}
+    return Run(network, optimizer, schedule, settings, world, limits), sampler
 
 
 def compile_and_warm_up(options: argparse.Namespace, run: Run, batch: Samples, *, resumed: bool) -> nn.Module:
@@ -185,7 +185,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     report = partial(print, flush=True) if is_first else lambda _line: None
     with fail_together(world):
         data = load_dataset(options.data, options.download)
-        checkpoints = open_checkpoints(options, is_first)
+    checkpoints = open_checkpoints(options, world)
     report_start(options, data, world, report)
     with fail_together(world):
         images = split(data, world.device, options.validation, options.seed)

@@ -75,8 +75,7 @@ def train(options, world):
 
     settings = {"epochs": options.epochs, "batch size": options.batch_size, "lr": options.lr, "seed": options.seed}
     run = Run(model.module, optimizer, schedule, settings, world, data=fingerprint(data))
-    with fail_together(world):
-        checkpoints = open_checkpoints(options, world.rank == 0)
+    checkpoints = open_checkpoints(options, world)
     if file := run.resume(checkpoints):
         report(f"resuming after {run.position.epoch} epochs, from {file}")
 

@@ -67,7 +67,7 @@ def train(options):
 
     settings = {"epochs": options.epochs, "batch size": options.batch_size, "lr": options.lr, "seed": options.seed}
     run = Run(model, optimizer, schedule, settings, World(0, 1, device), data=fingerprint(data))
-    checkpoints = open_checkpoints(options)
+    checkpoints = open_checkpoints(options, run.world)
     if file := run.resume(checkpoints):
         print(f"resuming after {run.position.epoch} epochs, from {file}")
 

@@ -10,15 +10,14 @@ import io
 import math
 import os
 import re
-import secrets
 import shutil
 import tempfile
 import weakref
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,38 +25,26 @@ from torch import Tensor, nn
 from training import NOT_FINITE, TrainingError
 from training.accelerator import module_of
 from training.distributed import World, broadcast, fail_together, gather
-from training.files import TEMPORARY, read_file, remedy_for, write_file
+from training.files import INCOMPLETE, read_file, reading, temporary_name, write_file, writing
 from training.finite import are_finite, check_weights
 
 BEST = "best.pt"
-OUTPUTS = (".pt", ".jsonl", ".png")  # of a run; temporary files with other endings are not touched
 PARTS = {"model", "optimizer", "schedule", "position", "random", "settings"}
 REMEDY = "choose another directory with --modelpath, or start from scratch with --restart"
 MOST_BYTES = 8, 2**26  # for each byte of the weights, and for the random states of all ranks
 OWN_OPTIONS = ("fused", "foreach")  # of an optimizer: they depend on the machine and on torch
 
 
-class DamagedError(Exception):
-    """A file is not what torch.save wrote for data alone; the text tells why."""
+class UnusableError(Exception):
+    """A checkpoint is damaged or does not fit this run; the text tells why."""
 
 
-class MismatchError(Exception):
-    """A part of a checkpoint does not fit this run; the text names it."""
+def damaged(reason: str) -> UnusableError:
+    return UnusableError(f"damaged ({reason})")
 
 
-class Extent(NamedTuple):
-    """The length of a training: its epochs, the steps and the samples of an epoch."""
-
-    epochs: int
-    steps: int
-    samples: int
-
-    def holds(self, position: Mapping, steps_taken: int | None) -> bool:
-        """Return whether a saved position is within a training of this length, after ``steps_taken``, if known."""
-        epoch, step = position["epoch"], position["step"]
-        is_within = position["best_epoch"] <= epoch <= self.epochs and step < (self.steps if epoch < self.epochs else 1)
-        has_samples = step <= position["samples"] <= self.samples
-        return is_within and has_samples and steps_taken in (None, epoch * self.steps + step)
+def misfit(reason: str) -> UnusableError:
+    return UnusableError(f"does not fit this run ({reason})")
 
 
 @dataclass
@@ -90,10 +77,10 @@ class Position:
 
 @dataclass
 class Run:
-    """A network with what trains it, and its position. All ranks must call its methods.
+    """A network with what trains it, and its position, a dataclass of numbers. All ranks must call its methods.
 
-    ``settings`` are the options that identify this run, by the names that messages show; ``data`` is a fingerprint of
-    the samples, on rank 0; ``extent`` limits the position.
+    ``settings`` are the options that identify this run, by the names that messages show; ``limits`` are the greatest
+    values of its position; ``data`` is a fingerprint of the samples, on rank 0.
     """
 
     network: nn.Module
@@ -101,94 +88,36 @@ class Run:
     schedule: torch.optim.lr_scheduler.LRScheduler
     settings: Mapping
     world: World
-    extent: Extent | None = None
+    limits: Mapping = field(default_factory=dict)
     data: str | None = None
-    position: Position = field(default_factory=Position)
+    position: Any = field(default_factory=Position)
 
-    def save(self, checkpoints: Checkpoints | None) -> Path | None:
-        """Write a checkpoint, also as best.pt after the best epoch; return its path on rank 0. Without any, do nothing.
-
-        If a weight is not a finite number, all ranks end, and the checkpoints stay as they are.
-        """
-        if not checkpoints:
-            return None
-        check_weights(self.network.state_dict().values(), self.world)
-        random, here, path = gather(random_state(self.world.device), self.world), self.position, None
-        with fail_together(self.world):
-            if self.world.rank == 0:
-                state = {
-                    "model": self.network.state_dict(),
-                    "optimizer": self.optimizer.state_dict(),
-                    "schedule": self.schedule.state_dict(),
-                    "settings": dict(self.settings),
-                    "data": self.data,
-                    "position": asdict(here),
-                    "random": random,
-                    "torch": str(torch.__version__),
-                }
-                is_best = here.step == 0 and here.epoch == here.best_epoch
-                path = checkpoints.save(state, epoch=here.epoch, step=here.step, best=is_best)
-        return path
+    def save(self, checkpoints: Checkpoints | None) -> str | None:
+        """Write a checkpoint and return its path; without any, do nothing. All ranks end if a weight is not finite."""
+        return checkpoints.save(self) if checkpoints else None
 
     def resume(self, checkpoints: Checkpoints | None) -> str | None:
-        """Continue from the newest checkpoint that is undamaged and fits; return its file, None if there is none.
+        """Continue from the newest checkpoint that is undamaged and fits; return its path, None if there is none.
 
         The number of ranks may differ from that of the checkpoint. If the checkpoint is of another run, one
         rank raises TrainingError and the others exit.
         """
-        state = None
-        with fail_together(self.world):
-            if self.world.rank == 0 and checkpoints:
-                size = sum(tensor.numel() * tensor.element_size() for tensor in self.network.state_dict().values())
-                state = checkpoints.latest(MOST_BYTES[0] * size + MOST_BYTES[1], self.fit)
-        state = broadcast(state, self.world)  # only rank 0 reads: the ranks may see different files at the same moment
-        with fail_together(self.world):
-            if state:
-                self.network.load_state_dict(state["model"])
-                self.optimizer.load_state_dict(state["optimizer"])
-                self.schedule.load_state_dict(state["schedule"])
-                self.position = Position(**state["position"])
-                if state["random"]:
-                    set_random_state(state["random"][self.world.rank], self.world.device)
-        return state and state["file"]
-
-    def fit(self, state: Mapping) -> dict:
-        """Return the parts of a ``state`` that this run can load, before any of it is used.
-
-        Raises TrainingError if it is of another run, MismatchError if a part differs from the run's own in names,
-        shapes or types, or if a position is out of bounds.
-        """
-        check_identity(state, self.settings, self.data)
-        random, schedule = state["random"], self.schedule.state_dict()
-        if not isinstance(random, list):
-            raise MismatchError("its random states are no list")
-        for one in random:
-            check_random_state(one, self.world.device)
-        fitted = {
-            "model": fit(without_prefixes(state["model"]), self.network.state_dict(), "model"),
-            "optimizer": fit_optimizer(state["optimizer"], self.optimizer),
-            "schedule": fit(with_names_of(schedule, state["schedule"]), schedule, "schedule"),
-            "position": fit_position(state["position"], asdict(Position())),
-            # of other ranks they cannot be assigned: the ranks keep their seeds
-            "random": random if len(random) == self.world.size else [],
-            "file": state["file"],
-        }
-        if self.extent and not self.extent.holds(fitted["position"], fitted["schedule"].get("last_epoch")):
-            raise MismatchError("its position is not one of this run")
-        if not are_finite(fitted["model"].values()):
-            raise MismatchError(f"a weight {NOT_FINITE}")
-        return fitted
+        return checkpoints.newest(lambda path: checkpoints.load(self, path)) if checkpoints else None
 
 
-class Directory:
-    """A directory of checkpoints with names of ``pattern``, the ``keep`` newest of which stay; for rank 0 alone."""
+class Checkpoints:
+    """A directory of checkpoints, the ``keep`` newest of which stay. All ranks call its methods.
+
+    Each is one file that rank 0 writes and reads: ``epoch-0003-step-000120.pt`` is after 3 epochs and 120 steps, and
+    best.pt after the best epoch.
+    """
 
     pattern = re.compile(r"epoch-(\d{4,})-step-(\d{6,})\.pt")
 
-    def __init__(self, directory: Path, keep: int = 3):
-        self.directory, self.keep = directory, keep
+    def __init__(self, directory: Path, world: World, *, keep: int = 3):
+        self.directory, self.world, self.keep = directory, world, keep
         self.is_locked = False
-        self.unfit: set[Path] = set()  # damaged, or does not fit; not written again since
+        self.unusable: set[Path] = set()  # not written again since
 
     def paths(self) -> list[Path]:
         """Return all checkpoints but the best, oldest first."""
@@ -201,81 +130,120 @@ class Directory:
 
         Raises TrainingError if nothing can be written, or if another run writes there.
         """
-        make_directory(self.directory.parent)
-        make_directory(self.directory)
-        if not self.is_locked:
-            weakref.finalize(self, os.close, lock_directory(self.directory))
-            self.is_locked = True
-        for path in [*self.directory.parent.iterdir(), *self.directory.iterdir()]:
-            match = TEMPORARY.fullmatch(path.name)
-            name = match[1] if match else path.name
-            is_own = path.parent == self.directory and (name == BEST or self.pattern.fullmatch(name))
-            if (is_own and (match or restart)) or (match and name.endswith(OUTPUTS) and path.is_file()):
-                delete(path)
+        with fail_together(self.world):
+            if self.world.rank == 0:
+                make_directory(self.directory)
+                if not self.is_locked:
+                    weakref.finalize(self, os.close, lock_directory(self.directory))
+                    self.is_locked = True
+                checkpoints = [*self.paths(), self.directory / BEST] if restart else []
+                for path in [*checkpoints, *self.directory.glob(INCOMPLETE), *self.directory.parent.glob(INCOMPLETE)]:
+                    delete(path)
 
-    def delete_outdated(self, newest: Path) -> None:
-        """Delete, up to ``newest``, the oldest checkpoints, and those that ``load_newest`` passed over."""
-        self.unfit.discard(newest)
-        paths = self.paths()
-        paths = paths[: paths.index(newest) + 1] if newest in paths else []  # another process deleted it
-        kept = [path for path in paths if path not in self.unfit][-self.keep :]
-        for path in paths:
-            if path not in kept:
-                delete(path)
+    def save(self, run: Run) -> str:
+        """Write a checkpoint, also as best.pt after the best epoch; return its path.
 
+        If a weight is not a finite number, all ranks end, and the checkpoints stay as they are.
+        """
+        check_weights(run.network.state_dict().values(), self.world)
+        random, here = gather(random_state(self.world.device), self.world), run.position
+        path = self.directory / f"epoch-{here.epoch:04}-step-{here.step:06}.pt"
+        with fail_together(self.world):
+            if self.world.rank == 0:
+                state = {
+                    "model": run.network.state_dict(),
+                    "optimizer": run.optimizer.state_dict(),
+                    "schedule": run.schedule.state_dict(),
+                    "settings": dict(run.settings),
+                    "data": run.data,
+                    "position": asdict(here),
+                    "random": random,
+                    "torch": str(torch.__version__),
+                }
+                self.write(path, state, is_best=here.step == 0 and here.epoch == here.best_epoch)
+        return str(path)
 
-class Checkpoints(Directory):
-    """Checkpoints of one file each, and best.pt: ``epoch-0003-step-000120.pt`` is after 3 epochs and 120 steps."""
-
-    def save(self, state: Mapping, *, epoch: int, step: int, best: bool = False) -> Path:
+    def write(self, path: Path, state: Mapping, *, is_best: bool = False) -> None:
         """Write ``state`` and, once it is complete on the disk, delete the oldest checkpoints.
 
         On a failure all files stay as they were, and TrainingError is raised.
         """
         content = serialise(state)
-        path = self.directory / f"epoch-{epoch:04}-step-{step:06}.pt"
         # the best first: a run that is killed between the two repeats the epoch, and writes it again
-        for file in (self.directory / BEST, path) if best else (path,):
-            write(file, content)
+        for file in (self.directory / BEST, path) if is_best else (path,):
+            with writing(file):
+                write_file(file, content)
         self.delete_outdated(path)
-        return path
 
-    def latest(self, most_bytes: int | None = None, fit: Callable[[dict], dict] = dict) -> dict | None:
-        """Return what ``fit`` makes of the newest state that is undamaged and fits, as ``load_newest`` does."""
-        return load_newest(self.paths(), lambda path: fit(read(path, most_bytes)), self.unfit)
+    def delete_outdated(self, newest: Path) -> None:
+        """Delete, up to ``newest``, the oldest checkpoints, and those that could not be used."""
+        self.unusable.discard(newest)
+        paths = self.paths()
+        paths = paths[: paths.index(newest) + 1] if newest in paths else []  # another process deleted it
+        kept = [path for path in paths if path not in self.unusable][-self.keep :]
+        for path in paths:
+            if path not in kept:
+                delete(path)
+
+    def newest(self, load: Callable[[Path], Any]) -> Any:
+        """Return what ``load`` makes of the newest checkpoint for which it raises no UnusableError; None without any.
+
+        Rank 0 reports the others. If there is no other checkpoint, it raises TrainingError, and the other ranks exit.
+        """
+        faults = []
+        with fail_together(self.world):
+            paths = self.paths() if self.world.rank == 0 else []
+        for path in reversed(broadcast(paths, self.world)):
+            try:
+                return load(path)
+            except UnusableError as error:
+                faults.append(f"{path}: {error}")
+                self.unusable.add(path)
+                if self.world.rank == 0:
+                    print(f"{faults[-1]}; trying the checkpoint before", flush=True)
+        with fail_together(self.world):
+            if faults and self.world.rank == 0:
+                raise TrainingError(f"{faults[0]}, and no other checkpoint is left. Restore one, {REMEDY}")
+        return None
+
+    def load(self, run: Run, path: Path) -> str:
+        """Continue a run from a checkpoint, and return its path; UnusableError, on all ranks, if that is impossible."""
+        size = sum(tensor.numel() * tensor.element_size() for tensor in run.network.state_dict().values())
+
+        def read_and_fit() -> dict | None:  # the ranks may see different files at the same moment
+            return (
+                fit_state(path, read(path, MOST_BYTES[0] * size + MOST_BYTES[1]), run) if not run.world.rank else None
+            )
+
+        state = broadcast(self.agree(read_and_fit), self.world)
+        with fail_together(self.world):
+            run.network.load_state_dict(state["model"])
+            run.optimizer.load_state_dict(state["optimizer"])
+            run.schedule.load_state_dict(state["schedule"])
+            run.position = replace(run.position, **state["position"])
+            if len(state["random"]) == self.world.size:  # those of other ranks cannot be assigned: the seeds stay
+                set_random_state(state["random"][self.world.rank], self.world.device)
+        return str(path)
+
+    def agree(self, decide: Callable[[], Any]) -> Any:
+        """Return what ``decide`` returns on this rank; an UnusableError of one is raised on all."""
+        result = fault = None
+        with fail_together(self.world):
+            try:
+                result = decide()
+            except UnusableError as error:
+                fault = error
+        for each in filter(None, broadcast(gather(fault, self.world), self.world)):
+            raise each
+        return result
 
 
-def load_newest(paths: list[Path], load: Callable[[Path], Any], unfit: set[Path], *, is_first: bool = True) -> Any:
-    """Return what ``load`` makes of the newest of ``paths`` that is undamaged and fits; None without any path.
-
-    The others are added to ``unfit``, and the first rank reports them. Raises TrainingError if all checkpoints are
-    damaged or do not fit.
-    """
-    faults = []
-    for path in reversed(paths):
-        try:
-            return load(path)
-        except (DamagedError, MismatchError) as error:
-            kind = "damaged" if isinstance(error, DamagedError) else "does not fit this run"
-            faults.append(f"{path}: {kind} ({error})")
-            unfit.add(path)
-            if is_first:
-                print(f"{faults[-1]}; trying the checkpoint before", flush=True)
-    if faults and not is_first:
-        raise SystemExit(1)
-    if faults:
-        fault = next((fault for fault in faults if ": does not fit" in fault), faults[0])
-        raise TrainingError(f"{fault}, and no other checkpoint is left. Restore one, {REMEDY}")
-    return None
-
-
-def open_checkpoints(options: argparse.Namespace, is_first: bool = True) -> Checkpoints | None:
-    """Return the checkpoints below --modelpath, in a directory that the first rank makes; None without --modelpath."""
+def open_checkpoints(options: argparse.Namespace, world: World) -> Checkpoints | None:
+    """Return the checkpoints below --modelpath, in a directory that rank 0 makes; None without --modelpath."""
     if not options.modelpath:
         return None
-    checkpoints = Checkpoints(options.modelpath / "checkpoints", options.keep)
-    if is_first:
-        checkpoints.prepare(restart=options.restart)
+    checkpoints = Checkpoints(options.modelpath / "checkpoints", world, keep=options.keep)
+    checkpoints.prepare(restart=options.restart)
     return checkpoints
 
 
@@ -283,9 +251,7 @@ def delete(path: Path) -> None:
     """Delete a file, or a directory: at once, as readers see it; the next start deletes what is left of it."""
     if path.is_symlink() or not path.is_dir():
         return path.unlink(missing_ok=True)
-    if not TEMPORARY.fullmatch(path.name):
-        path = path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
-    return shutil.rmtree(path, ignore_errors=True)
+    return shutil.rmtree(path.rename(temporary_name(path)), ignore_errors=True)
 
 
 def make_directory(directory: Path, option: str = "--modelpath") -> None:
@@ -324,45 +290,32 @@ def serialise(state: Mapping) -> memoryview:
     return content.getbuffer()
 
 
-def write(path: Path, content: memoryview) -> None:
-    """Write ``content`` to ``path`` completely, or leave the old file and raise TrainingError."""
-    try:
-        write_file(path, content)
-    except OSError as error:
-        raise TrainingError(f"{path}: cannot be written ({error.strerror}). {remedy_for(error)}") from error
+def save_model(state: Mapping[str, Tensor], path: Path) -> None:
+    """Write the weights ``state`` to ``path`` as CPU tensors, completely or not at all."""
+    with writing(path):
+        write_file(path, serialise({name: tensor.cpu() for name, tensor in state.items()}))
 
 
-def read(path: Path, most_bytes: int | None = None) -> dict:
-    """Return the state in ``path``, on the CPU, with ``path`` as its "file"; no code in it runs.
+def read(path: Path, most_bytes: float = math.inf) -> dict:
+    """Return the state in ``path``, on the CPU; no code in it runs.
 
-    Raises DamagedError, or TrainingError if it has more than ``most_bytes`` or cannot be read.
+    Raises UnusableError, or TrainingError if it has more than ``most_bytes`` or cannot be read.
     """
-    try:
+    with reading(path):
         state = unpack(read_file(path, most_bytes))
-    except (OSError, MemoryError) as error:
-        raise unreadable(path, error) from error
     if not isinstance(state, dict):
-        raise DamagedError("not a checkpoint")
-    return {**state, "file": str(path)}
+        raise damaged("not a checkpoint")
+    return state
 
 
-def unreadable(path: Path, error: OSError | MemoryError) -> TrainingError:
-    """Return why a file cannot be read; it may be undamaged: a disk or a server is out of reach."""
-    if isinstance(error, MemoryError):
-        return TrainingError(f"{path}: not enough memory to read it. Nothing was changed: request more memory")
-    return TrainingError(
-        f"{path}: cannot be read ({error.strerror}). Nothing was changed: start again when it can be read"
-    )
-
-
-def unpack(content: bytes) -> object:
-    """Return the tensor or the dictionary that torch.save wrote, on the CPU; raises DamagedError, MemoryError."""
+def unpack(content: bytes, place: str = "") -> object:
+    """Return the tensor or the dictionary that torch.save wrote, on the CPU; raises UnusableError, MemoryError."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if any(part.compress_type for part in archive.infolist()):
                 raise ValueError("its parts are compressed")
-            if damaged := archive.testzip():  # torch.load does not verify the checksums
-                raise ValueError(f"wrong checksum of {damaged}")
+            if part := archive.testzip():  # torch.load does not verify the checksums
+                raise ValueError(f"wrong checksum of {part}")
         # The mark of TorchScript, a program, which torch before 2.6 loads even with weights_only (CVE-2025-32434)
         if b"constants.pkl" in content:
             raise ValueError("it is a program, and nothing in it was executed")
@@ -374,12 +327,7 @@ def unpack(content: bytes) -> object:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "Weights only load failed" in reason:
             reason = "it holds more than tensors, numbers, texts, lists and dicts, and nothing in it was executed"
-        raise DamagedError(reason) from error
-
-
-def save_model(state: Mapping[str, Tensor], path: Path) -> None:
-    """Write the weights ``state`` to ``path`` as CPU tensors, completely or not at all."""
-    write(path, serialise({name: tensor.cpu() for name, tensor in state.items()}))
+        raise damaged(place + reason) from error
 
 
 def without_prefixes(state):
@@ -399,13 +347,13 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def check_random_state(state: Any, device: torch.device) -> None:
-    """Raise MismatchError if a rank that computes on ``device`` cannot set a random state; its own is unchanged."""
+    """Raise UnusableError if a rank that computes on ``device`` cannot set a random state; its own is unchanged."""
     own = random_state(device)
     fit(with_names_of(own, state), own, "random state")
     try:
         set_random_state(state, device)
     except (RuntimeError, KeyError, TypeError) as error:
-        raise MismatchError(f"invalid random state: {str(error).splitlines()[0]}") from None
+        raise misfit(f"invalid random state: {str(error).splitlines()[0]}") from None
     finally:
         set_random_state(own, device)
 
@@ -417,38 +365,54 @@ def set_random_state(state: Mapping, device: torch.device) -> None:
         module_of(device).set_rng_state(state[device.type], device)
 
 
-def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
-    """Raise TrainingError if ``state`` is of another program or another run, with the values that differ."""
-    file, missing = state["file"], sorted(PARTS - state.keys())
+def fit_state(path: Path, state: Mapping, run: Run) -> dict:
+    """Return the parts of a ``state`` that a run can load, before any of it is used.
+
+    Raises TrainingError if it is of another run, UnusableError if a part differs from the run's own in names, shapes
+    or types, or if a number is out of bounds.
+    """
+    fitted = fit_values(path, state, run)
+    if not isinstance(state["random"], list):
+        raise misfit("its random states are no list")
+    for one in state["random"]:
+        check_random_state(one, run.world.device)
+    model = fit(without_prefixes(state["model"]), run.network.state_dict(), "model")
+    if not are_finite(model.values()):
+        raise misfit(f"a weight {NOT_FINITE}")
+    optimizer = fit_optimizer(state["optimizer"], run.optimizer)
+    return {**fitted, "model": model, "optimizer": optimizer, "random": state["random"]}
+
+
+def fit_values(path: Path, state: Mapping, run: Run) -> dict:
+    """Return position and schedule of a ``state`` that is of this run; else, TrainingError or UnusableError."""
+    missing = sorted(PARTS - state.keys())
     if missing:
         raise TrainingError(
-            f"{file}: written by another program: it has no {', '.join(missing)}. Choose another "
+            f"{path}: written by another program: it has no {', '.join(missing)}. Choose another "
             "directory with --modelpath"
         )
     saved = state["settings"] if isinstance(state["settings"], Mapping) else {}
     changed = [
-        f"{shorten(name)} {shorten(saved.get(name))} (now {settings.get(name)})"
-        for name in [*settings, *(name for name in saved if name not in settings)][:100]
-        if not is_equal(saved.get(name), settings.get(name))
+        f"{shorten(name)} {shorten(saved.get(name))} (now {run.settings.get(name)})"
+        for name in [*run.settings, *(name for name in saved if name not in run.settings)][:100]
+        if not is_equal(saved.get(name), run.settings.get(name))
     ]
     if changed:
-        raise TrainingError(f"{file}: written with {', '.join(changed[:9])}. Use the same options, {REMEDY}")
-    if data and state.get("data") is None:  # of a version before the fingerprint, or of a script without one
-        print(f"{file}: holds no fingerprint of the data. Make sure that the data is the same", flush=True)
-    elif data and not is_equal(state["data"], data):
-        raise TrainingError(f"{file}: written with other data. Use the same data (--data or MNIST_ROOT), {REMEDY}")
-
-
-def fit_position(saved, own: Mapping) -> dict:
-    """Return a saved position in the form of ``own``, a fresh one: counts are whole numbers from 0."""
-    if isinstance(saved, Mapping) and not {*saved} <= {*own}:  # names of earlier versions may be missing
-        raise MismatchError("other names of its position")
-    position = fit(with_names_of(own, saved), own, "position")
-    for name, value in position.items():
-        is_count = isinstance(own[name], int)
-        if not math.isfinite(value) or (is_count and not (type(value) is int and value >= 0)):
-            raise MismatchError("its position is not one of this run")
-    return position
+        raise TrainingError(f"{path}: written with {', '.join(changed[:9])}. Use the same options, {REMEDY}")
+    if run.data and state.get("data") is None:  # of a script without a fingerprint
+        print(f"{path}: holds no fingerprint of the data. Make sure that the data is the same", flush=True)
+    elif run.data and not is_equal(state["data"], run.data):
+        raise TrainingError(f"{path}: written with other data. Use the same data (--data or MNIST_ROOT), {REMEDY}")
+    position, schedule = asdict(run.position), run.schedule.state_dict()
+    fitted = {
+        "position": fit(with_names_of(position, state["position"]), position, "position"),
+        "schedule": fit(with_names_of(schedule, state["schedule"]), schedule, "schedule"),
+    }
+    for name, value in fitted["position"].items():
+        is_wrong_count = type(position[name]) is int and not (type(value) is int and value >= 0)
+        if is_wrong_count or not math.isfinite(value) or value > run.limits.get(name, value):
+            raise misfit("its position is not one of this run")
+    return fitted
 
 
 def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
@@ -457,17 +421,14 @@ def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
     own, places = without_own(groups), {place for group in groups for place in group["params"]}
     state, saved_groups = (saved.get("state"), saved.get("param_groups")) if type(saved) is dict else (None, None)
     if not (isinstance(state, dict) and {*state} <= places and type(saved_groups) is list):
-        raise MismatchError("its optimizer has other parameters")
-    if len(saved_groups) != len(own) or not all(map(has_parameters_of, own, saved_groups)):
-        raise MismatchError("its optimizer has other parameters")
+        raise misfit("its optimizer has other parameters")
+    if len(saved_groups) != len(own):
+        raise misfit("its optimizer has other groups of parameters")
     fitted = fit([*map(with_names_of, own, saved_groups)], own, "optimizer")
     fresh = state_after_a_step(optimizer)  # LBFGS and SparseAdam take no step without data: nothing to compare
     fitted_state = {place: fit(one, fresh.get(place, one), "optimizer") for place, one in state.items()}
-    return {"state": fitted_state, "param_groups": with_own(fitted, groups)}
-
-
-def has_parameters_of(own: dict, saved) -> bool:
-    return type(saved) is dict and is_equal(saved.get("params"), own["params"])
+    numbered = [{**group, "params": mine["params"]} for group, mine in zip(fitted, groups)]
+    return {"state": fitted_state, "param_groups": with_own(numbered, groups)}
 
 
 def without_own(groups: list[dict]) -> list[dict]:
@@ -504,7 +465,7 @@ def fit(saved, own, part: str) -> Any:
     """Return ``saved`` in the form of ``own``, the run's value; only numbers may differ.
 
     Tensors must have the same type, and the same shape or one element; they are copied to new memory with the strides
-    of ``own``. Raises MismatchError, which names ``part``. What this costs is limited by ``own``.
+    of ``own``. Raises UnusableError, which names ``part``. What this costs is limited by ``own``.
     """
     if isinstance(own, Tensor):
         if isinstance(saved, Tensor) and saved.layout == torch.strided and not saved.is_nested:
@@ -520,7 +481,7 @@ def fit(saved, own, part: str) -> Any:
             return type(own)(fit(one, mine, part) for one, mine in zip(saved, own))
     elif (is_number(own) and is_number(saved)) or (type(saved) is type(own) and saved == own):
         return saved
-    raise MismatchError(f"other names, shapes, types or values of its {part}")
+    raise misfit(f"other names, shapes, types or values of its {part}")
 
 
 def is_number(value: object) -> bool:

@@ -4,22 +4,25 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
-import re
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from training import TrainingError
 
-TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}")  # what write_file calls a file until it is complete
+INCOMPLETE = f".*.{8 * '[0-9a-f]'}.incomplete"  # what write_file calls a file until it is complete
 
 
-def read_file(path: Path, most_bytes: int | None = None, *, follow_links: bool = True) -> bytes:
-    """Return the content of a regular file; a FIFO or a device cannot block the call.
+def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
+    """Open a regular file to read it; a FIFO or a device cannot block the call.
 
-    Raises OSError if it cannot be read, TrainingError if it is not a regular file or has more than
-    ``most_bytes``. If not ``follow_links``, a symbolic link also raises TrainingError.
+    Raises OSError if it cannot be opened, TrainingError if it is not a regular file. If not ``follow_links``, a
+    symbolic link also raises TrainingError.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW))
@@ -27,19 +30,21 @@ def read_file(path: Path, most_bytes: int | None = None, *, follow_links: bool =
         if error.errno != errno.ELOOP:
             raise
         raise TrainingError(f"{path}: a symbolic link, which is not followed. Remove it") from None
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise TrainingError(f"{path}: {kind_of(path)}, not a regular file. Remove it or choose another directory")
-    with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
-        if most_bytes is None:
-            return file.read()
-        content = file.read(most_bytes + 1) if status.st_size <= most_bytes else None
-        if content is None or len(content) > most_bytes:
+    return open(descriptor, "rb")  # noqa: PTH123 (a descriptor)
+
+
+def read_file(path: Path, most_bytes: float = math.inf, *, follow_links: bool = True) -> bytes:
+    """Return the content of a file, as ``open_regular`` opens it; TrainingError if it has more than ``most_bytes``."""
+    with open_regular(path, follow_links=follow_links) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
             raise TrainingError(
-                f"{path}: {status.st_size} bytes, expected at most {most_bytes}. Remove it or choose another directory"
+                f"{path}: {size} bytes, expected at most {most_bytes}. Remove it or choose another directory"
             )
-        return content
+        return file.read(size)
 
 
 def kind_of(path: Path) -> str:
@@ -59,13 +64,39 @@ def remedy_for(error: OSError, option: str = "--modelpath") -> str:
     return f"The files before it are undamaged: check the directory, or choose another one with {option}"
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise TrainingError if the ``with`` block cannot read ``path``, for example because a server is out of reach."""
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", "not enough memory")
+        raise TrainingError(
+            f"{path}: cannot be read ({reason}). Nothing was changed: start again when it can be read"
+        ) from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise TrainingError, with what a user can do, if the ``with`` block cannot write ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(f"{path}: cannot be written ({error.strerror}). {remedy_for(error)}") from error
+
+
+def temporary_name(path: Path) -> Path:
+    """Return the name of a file, or of a directory, until it is complete."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.incomplete")
+
+
 def write_file(path: Path, content: bytes | memoryview) -> None:
     """Write ``content`` to ``path``; readers see the old file or the new one, never a part.
 
     A symbolic link is replaced, not followed. On a failure the old file stays, the temporary file is
     deleted, and OSError is raised.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = temporary_name(path)
     try:
         with temporary.open("xb") as file:
             file.write(content)

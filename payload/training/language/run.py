@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
-from training import TrainingError
-from training.distributed import World, sum_over_ranks
+from training import checkpoint
+from training.distributed import sum_over_ranks
 from training.finite import check_loss
 from training.language.model import GPT, flops_per_token, peak_memory
 from training.metrics import Form, Panel
@@ -48,16 +47,10 @@ class Position:
 
 
 @dataclass
-class Run:
-    """A model with what trains it. ``settings`` identify the run, ``data`` its text; ``tensor`` ranks share data."""
+class Run(checkpoint.Run):
+    """A model with what trains it; ``tensor`` ranks share data."""
 
     network: GPT
-    optimizer: torch.optim.Optimizer
-    schedule: torch.optim.lr_scheduler.LambdaLR
-    settings: dict
-    data: str
-    world: World
-    steps: int
     tensor: int = 1
     position: Position = field(default_factory=Position)
 
@@ -92,15 +85,6 @@ class Run:
         position.seconds += seconds
         position.part_seconds += seconds
         self.start_clock()
-
-    def check_position(self, position: Mapping) -> None:
-        """Raise TrainingError if the position of a checkpoint is not one of this run."""
-        step, batch_size = position["step"], self.settings["batch size"]
-        if not 0 <= step <= self.steps or position["windows"] != step * batch_size:
-            raise TrainingError(
-                f"a checkpoint after {step} steps and {position['windows']} windows does not fit this run of "
-                f"{self.steps} steps. Choose another directory with --modelpath, or use --restart"
-            )
 
     def measure(self, validation_loss: float, norm: torch.Tensor, peak_teraflops: float | None) -> dict:
         """Return the values of the steps since the last line, and begin the next; all ranks must call it.

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -18,20 +17,9 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from training import NOT_FINITE, TrainingError
-from training.checkpoint import (
-    DamagedError,
-    Directory,
-    MismatchError,
-    check_identity,
-    check_random_state,
-    delete,
-    fit,
-    fit_position,
-    load_newest,
-    with_names_of,
-)
-from training.distributed import World, broadcast, fail_together, gather
-from training.files import remedy_for, sync_directory
+from training.checkpoint import Checkpoints, Run, check_random_state, delete, fit, fit_values, misfit
+from training.distributed import World, broadcast, fail_together
+from training.files import remedy_for, sync_directory, temporary_name
 from training.finite import are_finite, check_weights
 from training.options import Interval
 from training.sharded.state import apply, flat, state_of
@@ -41,45 +29,21 @@ HALF_HOUR = Interval(seconds=1800)
 QUESTION_STEPS = 8  # between the questions whether a checkpoint is complete on all ranks, or due by the clock of rank 0
 
 
-class ShardedDirectory(Directory):
-    """Checkpoints that are directories: ``step-00000500`` was written after 500 steps."""
+class ShardedCheckpoints(Checkpoints):
+    """Checkpoints to which each rank writes a part: the directory ``step-00000500`` was written after 500 steps.
+
+    Use it as a context manager: its end waits for what is being written. The position of a run has a ``step``; a method
+    ``settle()`` of the run, if it has one, is called before a save. A rank that has written its part waits for the
+    others for at most ``timeout`` seconds.
+    """
 
     pattern = re.compile(r"step-(\d{8,})")
 
-    def path_after(self, step: int) -> Path:
-        return self.directory / f"step-{step:08}"
-
-    def complete(self, temporary: Path, path: Path) -> None:
-        """Give a checkpoint whose files are on the disk its name, and delete the oldest ones."""
-        if path.exists():  # a damaged one
-            delete(path)
-        temporary.rename(path)
-        sync_directory(self.directory)
-        self.delete_outdated(path)
-
-
-class ShardedCheckpoints:
-    """The checkpoints of a run whose ranks each write a part. All ranks call its methods.
-
-    Use it as a context manager: its end waits for what is being written. A run is an object with
-    ``network``, ``optimizer``, ``schedule``, ``settings``, ``data``, ``world`` and ``position``, as
-    training.checkpoint.Run; its position is a dataclass of numbers with a ``step``. A method
-    ``check_position(values)``, if it has one, is called before anything is loaded, ``settle()`` before a save.
-    A rank that has written its part waits for the others for at most ``timeout`` seconds.
-    """
-
     def __init__(
-        self,
-        directory: Path,
-        world: World,
-        *,
-        keep: int = 3,
-        every: Interval = HALF_HOUR,
-        asynchronous: bool = True,
-        timeout: float = 1800,
+        self, directory: Path, world: World, *, keep: int = 3, every: Interval = HALF_HOUR, timeout: float = 1800
     ):
-        self.directory = ShardedDirectory(directory, keep)
-        self.world, self.asynchronous, self.timeout = world, asynchronous, timedelta(seconds=timeout)
+        super().__init__(directory, world, keep=keep)
+        self.timeout = timedelta(seconds=timeout)
         self.every, self.began = every, time.monotonic()
         self.copies: dict[str, Tensor] = {}
         self.group: dist.ProcessGroup | None = None
@@ -104,13 +68,10 @@ class ShardedCheckpoints:
             dist.destroy_process_group(self.group)
             self.group = None
 
-    def prepare(self, *, restart: bool = False) -> None:
-        """Make the directory, and delete what killed runs left; ``restart`` also deletes the checkpoints."""
-        with fail_together(self.world):
-            if self.world.rank == 0:
-                self.directory.prepare(restart=restart)
+    def path_after(self, step: int) -> Path:
+        return self.directory / f"step-{step:08}"
 
-    def save_if_due(self, run) -> None:
+    def save_if_due(self, run: Run) -> None:
         """Start a checkpoint if one is due; call it after every step."""
         step, every = run.position.step, self.every
         is_due = every.steps > 0 and step % every.steps == 0
@@ -124,16 +85,16 @@ class ShardedCheckpoints:
         if is_due:
             self.start(run)
 
-    def save(self, run) -> str:
+    def save(self, run: Run) -> str:
         """Write a checkpoint and return its path when it is complete; a step that is saved is not written again."""
         self.wait()
-        path = self.directory.path_after(run.position.step)
+        path = self.path_after(run.position.step)
         # it may have been deleted, also while it was written
         if self.step != run.position.step or not broadcast((path / MANIFEST).exists(), self.world):
             self.start(run, asynchronous=False)
         return str(path)
 
-    def start(self, run, *, asynchronous: bool | None = None) -> None:
+    def start(self, run: Run, *, asynchronous: bool = True) -> None:
         """Write a checkpoint, after the one before is complete; if ``asynchronous``, only begin to."""
         self.wait()
         if hasattr(run, "settle"):
@@ -141,16 +102,24 @@ class ShardedCheckpoints:
         check_weights(run.network.parameters(), self.world)
         self.step = run.position.step
         tensors, values = state_of(run)
-        path = self.directory.path_after(self.step)
-        temporary = broadcast(path.with_name(f".{path.name}.{secrets.token_hex(4)}"), self.world)
-        self.temporary = temporary
-        complete = partial(self.directory.complete, temporary, path)
-        writer = ShardWriter(temporary, values, self.world.size, self.copies, complete)
-        if self.asynchronous if asynchronous is None else asynchronous:
+        path = self.path_after(self.step)
+        self.temporary = broadcast(temporary_name(path), self.world)
+        writer = ShardWriter(
+            self.temporary, values, self.world.size, self.copies, partial(self.complete, self.temporary, path)
+        )
+        if asynchronous:
             self.writing = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
         else:
             self.finish(lambda: dcp.save(tensors, storage_writer=writer, process_group=self.group))
         self.began = time.monotonic()
+
+    def complete(self, temporary: Path, path: Path) -> None:
+        """Give a checkpoint whose files are on the disk its name, and delete the oldest ones; rank 0 calls it."""
+        if path.exists():  # a damaged one
+            delete(path)
+        temporary.rename(path)
+        sync_directory(self.directory)
+        self.delete_outdated(path)
 
     def wait(self) -> None:
         """Return when the checkpoint that is being written is complete."""
@@ -163,7 +132,7 @@ class ShardedCheckpoints:
         try:
             write()
         except BaseException as error:
-            path = self.directory.path_after(self.step)
+            path = self.path_after(self.step)
             self.step = -1
             self.clean()
             if not isinstance(error, dcp.CheckpointException):
@@ -183,85 +152,58 @@ class ShardedCheckpoints:
             delete(self.temporary)
         self.temporary = None
 
-    def resume(self, run) -> str | None:
-        """Continue a run from the newest checkpoint that is undamaged and fits; return its path, None if there is none.
+    def load(self, run: Run, path: Path) -> str:
+        """Continue a run from a checkpoint, and return its path; UnusableError, on all ranks, if that is impossible.
 
-        The number of ranks, and how the network is divided, may differ from that of the checkpoint. If it is
-        of another run, one rank raises TrainingError and the others exit.
+        The number of ranks, and how the network is divided, may differ from that of the checkpoint.
         """
-        paths = None
-        with fail_together(self.world):
-            if self.world.rank == 0:
-                paths = self.directory.paths()
-        paths = broadcast(paths, self.world)
-        is_first = self.world.rank == 0
-        path = load_newest(paths, lambda path: self.load(run, path), self.directory.unfit, is_first=is_first)
-        if path:
-            self.step, self.began = run.position.step, time.monotonic()
-        return path
-
-    def agree(self, decide: Callable[[], Any]) -> Any:
-        """Return what ``decide`` returns on this rank; a DamagedError or MismatchError of one is raised on all."""
-        result = fault = None
-        with fail_together(self.world):
-            try:
-                result = decide()
-            except (DamagedError, MismatchError) as error:
-                fault = error
-        for each in filter(None, broadcast(gather(fault, self.world), self.world)):
-            raise each
-        return result
-
-    def load(self, run, path: Path) -> str:
-        """Continue a run from a checkpoint; DamagedError or MismatchError, on all ranks, if that is not possible."""
-        manifest = broadcast(self.agree(lambda: read_manifest(path) if self.world.rank == 0 else None), self.world)
         tensors, values = state_of(run)
-        fitted = self.agree(lambda: fit_manifest(manifest, path, dict(flat(tensors)), values))
-        with fail_together(self.world):
-            if hasattr(run, "check_position"):
-                run.check_position(fitted["position"])
+        own = dict(flat(tensors))
+
+        def read_and_fit() -> tuple[dict, dict] | None:
+            if self.world.rank:
+                return None
+            manifest = read_manifest(path)
+            return manifest, fit_manifest(path, manifest, own, values, run)
+
+        manifest, fitted = broadcast(self.agree(read_and_fit), self.world)
         # With another number of ranks the random states cannot be assigned, and ranks keep their seeds.
-        if manifest["size"] != self.world.size or any(name not in manifest["tensors"] for name, _ in flat(tensors)):
+        if manifest["size"] != self.world.size or not own.keys() <= manifest["tensors"].keys():
             del tensors["random"]
 
         def read() -> None:
-            own = dict(flat(tensors))
-            reader = ShardReader(path, manifest, {name: tensor.dtype for name, tensor in own.items()})
+            dtypes = {name: tensor.dtype for name, tensor in flat(tensors)}
+            reader = ShardReader(path, manifest, dtypes)
             try:
                 dcp.load(tensors, storage_reader=reader, process_group=self.group)  # names of parts, equal on all ranks
             except dcp.CheckpointException as error:
                 raise error.failures[min(error.failures)][0] from None
             if not are_finite(tensors["model"].values()):
-                raise MismatchError(f"a weight {NOT_FINITE}")
+                raise misfit(f"a weight {NOT_FINITE}")
             for state in tensors.get("random", {}).values():
                 check_random_state(state, self.world.device)
 
         self.agree(read)
         with fail_together(self.world):
             apply(run, tensors, fitted)
+        self.step = run.position.step
         return str(path)
 
 
-def fit_manifest(manifest: Mapping, path: Path, own: Mapping[str, Tensor], values: Mapping) -> dict:
-    """Return the values of a checkpoint that a run can load; ``own`` and ``values`` are the run's own.
+def fit_manifest(path: Path, manifest: Mapping, own: Mapping[str, Tensor], values: Mapping, run: Run) -> dict:
+    """Return the values of a checkpoint that a run can load; ``own`` and ``values`` are its own.
 
-    Raises TrainingError if the checkpoint is of another run, MismatchError if a part differs from the run's own
-    in names, shapes or types.
+    Raises TrainingError if the checkpoint is of another run, UnusableError if a part differs from the run's own in
+    names, shapes or types.
     """
-    saved, tensors = manifest["values"], manifest["tensors"]
-    # "model" and "random" are tensors
-    check_identity({"model": None, "random": None, **saved, "file": path}, values["settings"], values["data"])
-    found = {name: (f"torch.{dtype}", shape) for name, (dtype, shape, _) in tensors.items()}
+    saved = manifest["values"]
+    fitted = fit_values(path, {"model": None, "random": None, **saved}, run)  # these two are tensors
+    found = {name: (f"torch.{dtype}", shape) for name, (dtype, shape, _) in manifest["tensors"].items()}
     expected = {name: (str(tensor.dtype), tuple(tensor.shape)) for name, tensor in own.items()}
     for name in found.keys() | expected.keys():
         is_absent = name not in found or name not in expected
         if found.get(name) != expected.get(name) and not (is_absent and name.startswith("random.")):  # of other ranks
-            raise MismatchError("other names, shapes or types of its tensors")
-    position = fit_position(saved["position"], values["position"])
-    if path.name != f"step-{position['step']:08}":
-        raise MismatchError("its position is not that of its name")
-    return {
-        "position": position,
-        "schedule": fit(with_names_of(values["schedule"], saved["schedule"]), values["schedule"], "schedule"),
-        "optimizer": fit(saved["optimizer"], values["optimizer"], "optimizer"),
-    }
+            raise misfit("other names, shapes or types of its tensors")
+    if path.name != f"step-{fitted['position']['step']:08}":
+        raise misfit("its position is not that of its name")
+    return {**fitted, "optimizer": fit(saved["optimizer"], values["optimizer"], "optimizer")}

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-import stat
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -34,8 +33,8 @@ from torch.futures import Future
 
 from training import TrainingError
 from training.accelerator import module_of
-from training.checkpoint import DamagedError, unpack, unreadable
-from training.files import read_file, write_file
+from training.checkpoint import damaged, unpack
+from training.files import open_regular, read_file, reading, write_file
 from training.sharded.state import copy_to_host, flat
 
 MANIFEST, FORMATS = "manifest.json", (1, 2)  # an older one also has a checksum of each file
@@ -64,26 +63,25 @@ def read_manifest(path: Path) -> dict:
     """Return the manifest of the checkpoint ``path``; no code in it runs.
 
     It has the number of ranks that wrote it, "size"; the "values" of the state; and the "tensors": by their names, the
-    type, such as float32, the shape, and the parts. Raises DamagedError if the file is missing or changed,
+    type, such as float32, the shape, and the parts. Raises UnusableError if the file is missing or changed,
     TrainingError if it cannot be read.
     """
+    if not (path / MANIFEST).exists():
+        raise damaged(f"it has no {MANIFEST}")
+    with reading(path / MANIFEST):
+        content = read_file(path / MANIFEST, MOST_BYTES, follow_links=False)
     try:
-        content = read_file(path / MANIFEST, MOST_BYTES, follow_links=False).decode()
-        parts = re.fullmatch(r'\{"sha256":"([0-9a-f]{64})","content":(.*)\}\n', content, re.DOTALL)
+        parts = re.fullmatch(r'\{"sha256":"([0-9a-f]{64})","content":(.*)\}\n', content.decode(), re.DOTALL)
         if not parts or digest(parts[2]) != parts[1]:
-            raise DamagedError(f"wrong checksum of {MANIFEST}")
+            raise damaged(f"wrong checksum of {MANIFEST}")
         found = json.loads(parts[2])
         if found["format"] not in FORMATS:
             raise TrainingError(f"{path}: written by a newer version. Use the version that wrote it")
         numbers([found["size"]])
         tensors = {name: decode(*stored) for name, stored in found["tensors"].items()}
         return {"size": found["size"], "values": dict(found["values"]), "tensors": tensors}
-    except FileNotFoundError:
-        raise DamagedError(f"it has no {MANIFEST}") from None
-    except (OSError, MemoryError) as error:
-        raise unreadable(path / MANIFEST, error) from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{MANIFEST} is invalid: {type(error).__name__}") from None
+        raise damaged(f"{MANIFEST} is invalid: {type(error).__name__}") from None
 
 
 def decode(dtype: str, sizes: list, chunks: list) -> tuple[str, tuple[int, ...], list[Chunk]]:
@@ -195,24 +193,15 @@ class ShardReader(FileSystemReader):
 
 
 def read_chunk(path: Path, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
-    """Return a part of a tensor of the checkpoint ``path``; DamagedError if the file holds another one.
-
-    A FIFO or a device cannot block the call, and a link is not followed.
-    """
-    try:
-        with open(os.open(path / chunk.file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as shard:  # noqa: PTH123
-            if not stat.S_ISREG(os.fstat(shard.fileno()).st_mode):
-                raise DamagedError("no regular file")
-            if os.fstat(shard.fileno()).st_size < chunk.start + chunk.length:
-                raise DamagedError("too short")
-            shard.seek(chunk.start)
-            tensor = unpack(shard.read(chunk.length))
-    except FileNotFoundError:
-        raise DamagedError(f"{chunk.file} is missing") from None
-    except (OSError, MemoryError) as error:
-        raise unreadable(path / chunk.file, error) from error
-    except DamagedError as fault:
-        raise DamagedError(f"{chunk.file}: {fault}") from None
+    """Return a part of a tensor of the checkpoint ``path``; UnusableError if the file holds another one."""
+    file = path / chunk.file
+    if not file.exists():
+        raise damaged(f"{chunk.file} is missing")
+    with reading(file), open_regular(file, follow_links=False) as shard:
+        if os.fstat(shard.fileno()).st_size < chunk.start + chunk.length:
+            raise damaged(f"{chunk.file}: too short")
+        shard.seek(chunk.start)
+        tensor = unpack(shard.read(chunk.length), f"{chunk.file}: ")
     if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != chunk.sizes or tensor.dtype != dtype:
-        raise DamagedError(f"{chunk.file} holds another tensor")
+        raise damaged(f"{chunk.file} holds another tensor")
     return tensor

@@ -110,9 +110,11 @@ def limit_files():
 
 @pytest.fixture
 def checkpoints(tmp_path):
+    import torch
     from training.checkpoint import Checkpoints
+    from training.distributed import World
 
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints", keep=3)
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints", World(0, 1, torch.device("cpu")), keep=3)
     checkpoints.prepare()
     return checkpoints
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 from training import TrainingError
-from training.checkpoint import Checkpoints, make_directory, save_model
-from training.sharded.checkpoints import ShardedDirectory
+from training.checkpoint import Checkpoints, make_directory, read, save_model
+from training.sharded import ShardedCheckpoints
 
 STATE = {"weight": torch.arange(6.0).view(2, 3)}
 
@@ -38,14 +38,24 @@ def names(checkpoints):
     return sorted(os.listdir(checkpoints.directory))
 
 
+def save(checkpoints, state, epoch, step=0, *, best=False):
+    path = checkpoints.directory / f"epoch-{epoch:04}-step-{step:06}.pt"
+    checkpoints.write(path, state, is_best=best)
+    return path
+
+
+def latest(checkpoints):
+    return checkpoints.newest(lambda path: {**read(path), "file": str(path)})
+
+
 def best(checkpoints):
     return torch.load(checkpoints.directory / "best.pt", weights_only=True)
 
 
 def test_the_last_by_their_numbers_and_the_best_are_kept(checkpoints):
     for epoch, step in ((2, 0), (3, 0), (9999, 0), (9999, 1_000_000), (10_000, 0)):
-        checkpoints.save({"at": (epoch, step)}, epoch=epoch, step=step, best=epoch == 2)
-        assert checkpoints.latest()["at"] == (epoch, step)
+        save(checkpoints, {"at": (epoch, step)}, epoch, step, best=epoch == 2)
+        assert latest(checkpoints)["at"] == (epoch, step)
     kept = ["epoch-9999-step-000000.pt", "epoch-9999-step-1000000.pt", "epoch-10000-step-000000.pt"]
     assert [path.name for path in checkpoints.paths()] == kept
     assert names(checkpoints) == sorted(["best.pt", *kept])
@@ -53,11 +63,11 @@ def test_the_last_by_their_numbers_and_the_best_are_kept(checkpoints):
 
 
 @pytest.mark.parametrize(
-    ("kind", "own"), [(Checkpoints, "epoch-0001-step-000000.pt"), (ShardedDirectory, "step-00000007")]
+    ("kind", "own"), [(Checkpoints, "epoch-0001-step-000000.pt"), (ShardedCheckpoints, "step-00000007")]
 )
-def test_files_that_are_not_checkpoints_are_left_alone(tmp_path, kind, own):
+def test_files_that_are_not_checkpoints_are_left_alone(tmp_path, alone, kind, own):
     others = ["notes.txt", ".hidden", "epoch-3.pt", f"{own}.bak", ".notes.txt.0a1b2c3d", ".step-mine", "step-7"]
-    checkpoints = kind(tmp_path / "run" / "checkpoints")
+    checkpoints = kind(tmp_path / "run" / "checkpoints", alone)
     checkpoints.prepare()
     for name in others:
         (checkpoints.directory / name).write_text("mine")
@@ -69,13 +79,13 @@ def test_files_that_are_not_checkpoints_are_left_alone(tmp_path, kind, own):
 
 
 def test_what_a_killed_run_left_half_written_is_cleared_away(checkpoints):
-    checkpoints.save(STATE, epoch=1, step=0)
+    save(checkpoints, STATE, 1)
     for path in (
-        "checkpoints/.epoch-0002-step-000000.pt.0a1b2c3d",
-        "checkpoints/.best.pt.0a1b2c3d",
-        ".mnist_ddp.pt.0a1b2c3d",
-        ".metrics.jsonl.0a1b2c3d",
-        ".curves.png.0a1b2c3d",
+        "checkpoints/.epoch-0002-step-000000.pt.0a1b2c3d.incomplete",
+        "checkpoints/.best.pt.0a1b2c3d.incomplete",
+        ".mnist_ddp.pt.0a1b2c3d.incomplete",
+        ".metrics.jsonl.0a1b2c3d.incomplete",
+        ".curves.png.0a1b2c3d.incomplete",
     ):
         (checkpoints.directory.parent / path).write_text("half")
     checkpoints.prepare()
@@ -85,52 +95,52 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(checkpoints):
 
 def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints):
     for epoch in (1, 2):
-        checkpoints.save(STATE, epoch=epoch, step=0, best=True).write_text("damaged")
+        save(checkpoints, STATE, epoch, best=True).write_text("damaged")
     with pytest.raises(
         TrainingError, match="epoch-0002-step-000000.pt: damaged .*, and no other checkpoint is left. .*--restart$"
     ):
-        checkpoints.latest()
+        latest(checkpoints)
 
 
 def test_damaged_checkpoints_are_replaced_and_not_kept_in_place_of_a_good_one(checkpoints):
-    checkpoints.save(STATE, epoch=4, step=0)
+    save(checkpoints, STATE, 4)
     for epoch in (5, 6):
-        checkpoints.save(STATE, epoch=epoch, step=0).write_text(f"damaged {epoch}")
-    assert checkpoints.latest()["file"].endswith("epoch-0004-step-000000.pt")
+        save(checkpoints, STATE, epoch).write_text(f"damaged {epoch}")
+    assert latest(checkpoints)["file"].endswith("epoch-0004-step-000000.pt")
     checkpoints.keep = 2
     for epoch, kept in ((5, "456"), (7, "57")):  # the one after 6 epochs goes when a later one is complete
-        path = checkpoints.save(STATE, epoch=epoch, step=0)
-        assert checkpoints.latest()["file"] == str(path)
+        path = save(checkpoints, STATE, epoch)
+        assert latest(checkpoints)["file"] == str(path)
         assert "".join(path.name[9] for path in checkpoints.paths()) == kept
 
 
 def test_two_runs_in_one_directory_are_one_too_many(checkpoints):
     checkpoints.prepare()  # the same run, once more
-    half = checkpoints.directory / ".best.pt.0a1b2c3d"
+    half = checkpoints.directory / ".best.pt.0a1b2c3d.incomplete"
     half.write_text("the first run is writing this")
     with pytest.raises(TrainingError, match=f"^{checkpoints.directory}: another run is writing there. Wait until"):
-        Checkpoints(checkpoints.directory).prepare(restart=True)
+        Checkpoints(checkpoints.directory, checkpoints.world).prepare(restart=True)
     assert half.exists()
 
 
-def test_the_directory_is_free_again_when_the_run_is_gone_or_where_no_locks_are(tmp_path, monkeypatch):
+def test_the_directory_is_free_again_when_the_run_is_gone_or_where_no_locks_are(tmp_path, alone, monkeypatch):
     def no_locks(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     for _ in range(2):
-        Checkpoints(tmp_path / "run").prepare()
+        Checkpoints(tmp_path / "run", alone).prepare()
     monkeypatch.setattr("fcntl.flock", no_locks)
-    Checkpoints(tmp_path / "run").prepare()
+    Checkpoints(tmp_path / "run", alone).prepare()
 
 
 def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(checkpoints, limit_files):
-    checkpoints.save({"epoch": 1}, epoch=1, step=0, best=True)
+    save(checkpoints, {"epoch": 1}, 1, best=True)
     before = names(checkpoints)
     message = "best.pt: cannot be written .File too large.. The files before it"
     with limit_files(4096), pytest.raises(TrainingError, match=message):
-        checkpoints.save({"weights": torch.ones(2000)}, epoch=2, step=0, best=True)
+        save(checkpoints, {"weights": torch.ones(2000)}, 2, best=True)
     assert names(checkpoints) == before
-    assert checkpoints.latest()["epoch"] == best(checkpoints)["epoch"] == 1
+    assert latest(checkpoints)["epoch"] == best(checkpoints)["epoch"] == 1
 
 
 class Malice:
@@ -181,16 +191,16 @@ def test_what_is_no_checkpoint_is_left_for_the_one_before_and_its_code_is_not_ru
     pickle.loads(pickle.dumps(Malice(witness)))  # noqa: S301 (ours)
     assert witness.exists(), "the malice works"
     witness.unlink()
-    checkpoints.save({"epoch": 1}, epoch=1, step=0)
-    path = checkpoints.save(STATE, epoch=2, step=0)
+    save(checkpoints, {"epoch": 1}, 1)
+    path = save(checkpoints, STATE, 2)
     damage(path, Malice(witness))
-    assert checkpoints.latest()["epoch"] == 1
+    assert latest(checkpoints)["epoch"] == 1
     reason = "its parts are compressed" if damage is compressed else ".+"
     assert re.fullmatch(rf"{path}: damaged \({reason}\); trying the checkpoint before\n", capsys.readouterr().out)
     assert not witness.exists()
 
 
-NO_MEMORY = "0.pt: not enough memory to read it. Nothing was changed: request more memory$"
+NO_MEMORY = "0.pt: cannot be read .not enough memory.. Nothing was changed: start again when it can be read$"
 
 
 @pytest.mark.parametrize(
@@ -203,11 +213,11 @@ NO_MEMORY = "0.pt: not enough memory to read it. Nothing was changed: request mo
     ],
 )
 def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(checkpoints, monkeypatch, function, error, message):
-    path = [checkpoints.save(STATE, epoch=epoch, step=0) for epoch in (1, 2)][-1]
+    path = [save(checkpoints, STATE, epoch) for epoch in (1, 2)][-1]
     before = names(checkpoints)
     monkeypatch.setattr(function, Mock(side_effect=error))
     with pytest.raises(TrainingError, match=f"^{path.parent}/epoch-0002-step-00000{message}"):
-        checkpoints.latest()
+        latest(checkpoints)
     assert names(checkpoints) == before
 
 
@@ -216,7 +226,7 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(checkpoints, make
     path = checkpoints.directory / "epoch-0001-step-000000.pt"
     make(path)
     with pytest.raises(TrainingError, match=f"^{path}: an? .*, not a regular file. Remove it"):
-        checkpoints.latest()
+        latest(checkpoints)
 
 
 def test_a_saved_model_replaces_the_old_one_and_needs_no_trust_in_pickle(tmp_path):

@@ -151,7 +151,7 @@ def test_a_modelpath_that_cannot_be_made_is_reported_before_the_training(run_alo
     (tmp_path / "model").write_text("a file")
     rank = run_alone("--modelpath", "model", status=1)
     assert rank.stdout == ""
-    assert rank.stderr.startswith("rank 0: model: cannot be written (File exists). ")
+    assert rank.stderr.startswith("rank 0: model/checkpoints: cannot be written (Not a directory). ")
 
 
 @pytest.mark.parametrize(("number", "timeout"), [(signal.SIGKILL, 3600), (signal.SIGSTOP, 15)])

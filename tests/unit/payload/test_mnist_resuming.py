@@ -13,6 +13,7 @@ import torch
 from launching import PAYLOAD, launch, run_ranks, run_struck
 from small_runs import change_file, equal, first, flip_bit, weights
 from training.checkpoint import Checkpoints, read
+from training.distributed import World
 
 #: 65 steps an epoch, so that ranks which agree at every 16th stop in the middle of one.
 SHORT = ("--epochs", 6, "--batch-size", 2, "--lr", 0.002)
@@ -237,7 +238,7 @@ def modified(directory):
 
 def position(directory):
     """How far the newest checkpoint of a run is; all of its checkpoints must be intact."""
-    checkpoints = Checkpoints(directory / "checkpoints")
+    checkpoints = Checkpoints(directory / "checkpoints", World(0, 1, torch.device("cpu")))
     states = [read(path) for path in checkpoints.paths()] if checkpoints.directory.exists() else []
     return max(((state["position"]["epoch"], state["position"]["step"]) for state in states), default=(0, 0))
 

@@ -150,16 +150,16 @@ def test_an_optimizer_state_of_another_shape_is_left_for_the_checkpoint_before(s
         (lambda path: rewrite(path, lambda content: borrow(content["tensors"])), "__0_0.distcp holds another tensor"),
         (lambda path: rewrite(path, lambda content: content["tensors"]["model.norm.weight"][2].pop(0)), "is invalid"),
         (lambda path: rewrite(path, lambda content: content.update(size=2**80)), "is invalid"),
-        (lambda path: make_fifo(path / "__1_0.distcp"), "__1_0.distcp: no regular file"),
     ],
-    ids=["missing", "short", "no manifest", "half a manifest", "elsewhere", "another", "a hole", "huge", "FIFO"],
+    ids=["missing", "short", "no manifest", "half a manifest", "elsewhere", "another", "a hole", "huge"],
 )
 def test_what_a_manifest_does_not_describe_is_damage(copy, damage, message):
-    from training.sharded.storage import DamagedError, read_chunk, read_manifest
+    from training.checkpoint import UnusableError
+    from training.sharded.storage import read_chunk, read_manifest
 
     path = copy / "checkpoints" / "step-00000009"
     damage(path)
-    with pytest.raises(DamagedError, match=message):
+    with pytest.raises(UnusableError, match=message):
         for dtype, _, chunks in read_manifest(path)["tensors"].values():
             for chunk in chunks:
                 read_chunk(path, chunk, getattr(torch, dtype))
@@ -171,11 +171,6 @@ def elsewhere(tensors):
 
 def borrow(tensors):
     tensors["model.norm.weight"][2][0][2:] = tensors["model.embedding.weight"][2][0][2:]
-
-
-def make_fifo(path):
-    path.unlink()
-    os.mkfifo(path)
 
 
 def rewrite(path, change):
@@ -313,7 +308,7 @@ class Saved(ShardedCheckpoints):
 
     steps = ()
 
-    def start(self, run):
+    def start(self, run, **_):
         self.steps += (run.position.step,)
         self.began = time.monotonic()
 
