@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from training import TrainingError
-from training.files import read_file, remedy_for, write_file
-from training.pictures import COLOURS, GREY, write_picture
+from training.files import read_file, write_file, writing
+from training.pictures import write_picture
 
 PICTURE = "curves.png"
 METRICS_FILE = "metrics.jsonl"
@@ -88,42 +88,26 @@ def read_epochs(path: Path, form: Form = EPOCHS) -> list[dict]:
     return [value for value in read_objects(path) if is_record(value, form)]
 
 
-def draw_curves(metrics_file: Path, picture: Path, form: Form = EPOCHS) -> bool:
-    """Draw the panels of a metrics.jsonl as a PNG, if it has any lines.
-
-    Returns False if drawing failed, which is reported in a line.
-    """
+def draw_curves(metrics_file: Path, picture: Path, form: Form = EPOCHS) -> None:
+    """Draw the panels of a metrics.jsonl as a PNG, if it has any lines; a line reports that drawing failed."""
     lines = read_epochs(metrics_file, form)
-    if not lines:
-        return True
     numbers = [line[form.key] for line in lines]
 
     def draw(figure) -> None:
         figure.suptitle(picture.absolute().parent.name, x=0.01, ha="left", weight="bold")
-        for axes, colour, (title, unit, fields) in zip(figure.subplots(1, len(form.panels)), COLOURS, form.panels):
-            colours = [colour] if len(fields) == 1 else COLOURS
-            axes.set(xlabel=form.key, xlim=(numbers[0] - 0.5, numbers[-1] + 0.5))
+        for axes, (title, unit, fields) in zip(figure.subplots(1, len(form.panels)), form.panels):
+            curves = [[math.nan if line[name] is None else line[name] for line in lines] for name in fields]
+            for name, values in zip(fields, curves):
+                axes.plot(numbers, values, "o-", label=name.replace("_", " "))
+            axes.set(title=title.format(last=curves[0][-1], best=max(curves[0])), xlabel=form.key, ylabel=unit)
             axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-            for name, colour in zip(fields, colours):
-                values = [math.nan if line[name] is None else line[name] for line in lines]
-                axes.plot(numbers, values, "o-", color=colour, label=name.replace("_", " "))
-                if name == fields[0]:
-                    best = max(values)
-                    axes.set(title=title.format(last=values[-1], best=best), ylabel=unit)
-                    if "best" in title:
-                        axes.plot(numbers[values.index(best)], best, "*", color=colour, markersize=14)
             if len(fields) > 1:
                 axes.legend()
         axes.set_ylim(bottom=0)  # the speed
         axes.yaxis.set_major_formatter("{x:,.0f}")
-        for line, before in zip(lines, [{}, *lines]):
-            if line["world_size"] != before.get("world_size"):
-                start, ranks = line[form.key] - 0.5, f" {line['world_size']} rank{'s' * (line['world_size'] > 1)}"
-                axes.text(start, 0.03, ranks, transform=axes.get_xaxis_transform())
-                if before:
-                    axes.axvline(start, color=GREY, linestyle=":")
 
-    return write_picture(picture, draw, width=4 * len(form.panels))
+    if lines:
+        write_picture(picture, draw, width=4 * len(form.panels))
 
 
 def identity_in(path: Path, is_new: bool) -> str:
@@ -155,10 +139,8 @@ def open_wandb(directory: Path, options: Mapping[str, object], _first_epoch: int
 
     path = directory / "wandb" / "id"
     path.parent.mkdir(exist_ok=True)
-    identity = identity_in(path, is_new)
-    if not identity:
-        identity = secrets.token_hex(4)
-        write_file(path, identity.encode())
+    identity = identity_in(path, is_new) or secrets.token_hex(4)
+    write_file(path, identity.encode())
     run = wandb.init(
         project=options["wandb"],
         id=identity,
@@ -232,28 +214,25 @@ class Metrics:
     ):
         self.directory, self.form = directory, form
         self.trackers: dict[str, Tracker] = {}
-        self.is_drawable = True
         if directory is None:
             return
         self.path = directory / METRICS_FILE
-        try:
-            own = self.read_lines()
-            self.lines = [line for line in own if json.loads(line)[form.key] <= first_epoch]  # also if it is deleted
+        with writing(self.path):
+            lines = self.read_lines()
+            self.lines = [line for line in lines if self.number_in(line) <= first_epoch]
             write_file(self.path, b"".join(self.lines))
-        except OSError as error:
-            raise self.cannot_be_written(error) from error
+        is_new = first_epoch == 0 and bool(lines)
         for name in filter(options.get, TRACKERS):
             start, remedy = TRACKERS[name]
             try:
-                self.trackers[name] = start(directory, options, first_epoch, bool(own) and first_epoch == 0)
+                self.trackers[name] = start(directory, options, first_epoch, is_new)
             except ImportError as error:
                 raise TrainingError(
                     f"--{name} needs a package that is not installed ({error}). Run: pip install {name}"
                 ) from None
             except Exception as error:  # each package raises types of its own
                 raise TrainingError(f"--{name}: {reason(error)}. {remedy.format(directory)}") from None
-        if self.lines:
-            self.draw()
+        draw_curves(self.path, directory / PICTURE, form)
 
     @classmethod
     def of(cls, options: argparse.Namespace, rank: int, first_epoch: int, form: Form = EPOCHS) -> Metrics:
@@ -275,56 +254,33 @@ class Metrics:
                 name: value if value is None or isinstance(value, str) or math.isfinite(value) else None
                 for name, value in values.items()
             }
-            try:
-                self.append(json.dumps({self.form.key: number, **finite}).encode() + b"\n")
-            except OSError as error:
-                raise self.cannot_be_written(error) from error
+            if self.lines and not self.path.exists():
+                print(f"{self.path}: was deleted while this program ran; all its lines are written again", flush=True)
+            self.lines.append(json.dumps({self.form.key: number, **finite}).encode() + b"\n")
+            with writing(self.path):
+                write_file(self.path, b"".join(self.lines))
         for name, (log, _close) in self.trackers.items():
             attempt(name, number, log, values, number)
 
-    def read_lines(self) -> list[bytes]:
-        """Return the lines of epochs; if there are others, or one that a kill cut short, keep the file aside.
+    def number_in(self, line: bytes) -> int:
+        """Return the number of the epoch in a line; 0 if it is not one that ``Metrics`` writes."""
+        value = read_object(line)
+        return value[self.form.key] if value is not None and is_record(value, self.form) else 0
 
-        Raises TrainingError if the file belongs to another program.
-        """
+    def read_lines(self) -> list[bytes]:
+        """Return the lines of epochs; TrainingError if the file has others only, and so belongs to another program."""
         if not self.path.is_symlink() and not self.path.exists():
             return []
-        content = read_file(self.path, MOST_BYTES, follow_links=False)
-        lines = content.splitlines(keepends=True)
-        own = [line for line in lines if line.endswith(b"\n") and is_record(read_object(line), self.form)]
-        start = f'{{"{self.form.key}": '.encode()  # what a kill leaves of a first line begins like it
-        if not own and (b"\n" in content or content[: len(start)] != start[: len(content)]):
+        lines = [line for line in read_file(self.path, MOST_BYTES, follow_links=False).split(b"\n") if line]
+        own = [line + b"\n" for line in lines if self.number_in(line)]
+        if lines and not own:
             raise TrainingError(
                 f"{self.path}: holds no line of a training: it belongs to another program. Move it, or choose "
                 "another directory with --modelpath"
             )
         if len(own) < len(lines):
-            aside = self.path.with_name(f"{METRICS_FILE}.damaged")
-            write_file(aside, content)
-            damaged = len(lines) - len(own)
-            print(f"{self.path}: {damaged} damaged lines are removed; the previous file is {aside}", flush=True)
+            print(f"{self.path}: {len(lines) - len(own)} damaged lines are removed", flush=True)
         return own
-
-    def append(self, line: bytes) -> None:
-        """Append a line to the file; links are not followed. A file that was deleted is written again."""
-        self.lines.append(line)
-        try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            write_file(self.path, b"".join(self.lines))
-            print(f"{self.path}: was deleted while this program ran; all its lines are written again", flush=True)
-            return
-        with open(descriptor, "ab") as file:  # noqa: PTH123 (a descriptor)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def draw(self) -> None:
-        if self.is_drawable:  # the reason is reported once
-            self.is_drawable = draw_curves(self.path, self.path.with_name(PICTURE), self.form)
-
-    def cannot_be_written(self, error: OSError) -> TrainingError:
-        return TrainingError(f"{self.path}: cannot be written ({error.strerror}). {remedy_for(error)}")
 
     def __enter__(self) -> Metrics:
         return self
@@ -333,4 +289,4 @@ class Metrics:
         for name, (_log, close) in self.trackers.items():
             attempt(name, "the end", close, int(fault is not None))
         if self.directory and fault is None:
-            self.draw()
+            draw_curves(self.path, self.directory / PICTURE, self.form)

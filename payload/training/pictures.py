@@ -9,10 +9,9 @@ from pathlib import Path
 
 from training.files import write_file
 
-# Okabe and Ito's colours, distinct also for colour-blind readers: https://jfly.uni-koeln.de/color
-COLOURS = "#0072B2", "#009E73", "#D55E00"
-GREY = "#666666"
 STYLE = {
+    # Okabe and Ito's colours, distinct also for colour-blind readers: https://jfly.uni-koeln.de/color
+    "axes.prop_cycle": "cycler('color', ['#0072B2', '#009E73', '#D55E00'])",
     "axes.grid": True,
     "grid.alpha": 0.3,
     "axes.spines.top": False,
