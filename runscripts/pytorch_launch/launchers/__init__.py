@@ -23,20 +23,44 @@ from pytorch_launch.world import (
     read_list,
 )
 
-# A variable that only this launcher sets, then its module and function. The first match takes precedence:
-# torchrun starts more ranks than the task that it runs in; the daemons that mpirun starts on other nodes
-# are a Slurm step, whose variables its ranks inherit; a Flux instance may run in a Slurm step, and `flux run` passes on
-# the environment of its shell; srun offers PMI beside its own variables, and Flux offers PMI, and PALS for Cray's PMI.
-SLURM = "SLURM_PROCID"
+# For each launcher: a variable that only it sets; its module and function; what gives ranks more cores; what starts one
+# task per node; and how to pass a variable on to all ranks. The first row whose variable is set counts: torchrun starts
+# more ranks than the task that it runs in; the daemons that mpirun starts on other nodes are a Slurm step, whose
+# variables its ranks inherit; a Flux instance may run in a Slurm step, and `flux run` passes on the environment of its
+# shell; srun offers PMI beside its own variables, and Flux offers PMI, and PALS for Cray's PMI. The workers of torchrun
+# have the cores of their agent, whose variables they inherit.
+SLURM = "SLURM_STEP_ID"
 LAUNCHERS = (
-    ("TORCHELASTIC_RUN_ID", "mpi", "torchrun"),
-    ("OMPI_COMM_WORLD_RANK", "mpi", "open_mpi"),
-    ("MPI_LOCALRANKID", "mpi", "hydra"),
-    ("FLUX_TASK_RANK", "flux", "task"),
-    (SLURM, "slurm", "step"),
-    ("PALS_RANKID", "mpi", "pals"),
-    ("PMI_LOCAL_RANK", "mpi", "pmi"),
+    ("TORCHELASTIC_RUN_ID", "mpi.torchrun"),
+    (
+        *("OMPI_COMM_WORLD_RANK", "mpi.open_mpi", "start mpirun with --bind-to none"),
+        *("mpirun --map-by ppr:1:node --bind-to none", "with mpirun -x"),
+    ),
+    (
+        *("MPI_LOCALRANKID", "mpi.hydra", "start mpirun with -bind-to none, Intel MPI's with I_MPI_PIN=0"),
+        *("mpirun -ppn 1 -bind-to none", "with mpiexec -genv"),
+    ),
+    (
+        *("FLUX_TASK_RANK", "flux.task", "start flux run with -o cpu-affinity=off, at LLNL with -o mpibind=off"),
+        *("flux run --tasks-per-node=1 -o cpu-affinity=off", "before flux run"),
+    ),
+    (
+        *(
+            SLURM,
+            "slurm.step",
+            "give each rank its own cores with srun -c <cores>, or all of the job's with --cpu-bind=none",
+        ),
+        # in a job with more tasks, srun ignores --ntasks-per-node
+        *("srun -N{SLURM_STEP_NUM_NODES} -n{SLURM_STEP_NUM_NODES}", "before srun"),
+    ),
+    (
+        *("PALS_RANKID", "mpi.pals", "start mpiexec with --cpu-bind none"),
+        *("mpiexec --ppn 1 --cpu-bind none", "with mpiexec --env"),
+    ),
+    ("PMI_LOCAL_RANK", "mpi.pmi"),
 )
+OTHER_OPTIONS = ("give this process more cores, with taskset or in its container", "mpirun -ppn 1", "on all ranks")
+MORE_CORES, ONE_PER_NODE, TO_ALL_RANKS = range(3)
 
 
 def discover(env, hostname, known=()):
@@ -45,13 +69,14 @@ def discover(env, hostname, known=()):
     Variables of another launcher that begin with one of `known` do not matter, as what this process becomes reads them.
     """
     inherited = next((name for name in ("TORCHELASTIC_RUN_ID", LAUNCH_ID) if _is_of_another_step(env, name)), None)
-    for sign, module, function in LAUNCHERS:
+    for sign, name, *_ in LAUNCHERS:
         if not env.get(sign):
             continue
         if sign != SLURM and (sign == inherited or is_inherited(env, sign)):
             inherited = inherited or sign
             continue
         checked = {**env, **dict.fromkeys(OF_TORCH, "")} if inherited else env
+        module, _, function = name.partition(".")
         # imported here, so that a rank pays only for the launcher that started it
         world = getattr(__import__(f"{__name__}.{module}", fromlist=[function]), function)(checked, hostname)
         if world is None:
@@ -181,39 +206,9 @@ def is_node_of_job(env, host):
     return any(short in read_list(env, name) for name in NODE_LISTS if env.get(name))
 
 
-#: For a variable of a launcher: what gives ranks more cores, the command that starts one task per node, and how to pass
-#: a variable on to all ranks. The workers of torchrun have the cores of their agent, whose variables they inherit.
-OPTIONS = {
-    "OMPI_COMM_WORLD_RANK": (
-        "start mpirun with --bind-to none",
-        "mpirun --map-by ppr:1:node --bind-to none",
-        "with mpirun -x",
-    ),
-    "MPI_LOCALRANKID": (
-        "start mpirun with -bind-to none, Intel MPI's with I_MPI_PIN=0",
-        "mpirun -ppn 1 -bind-to none",
-        "with mpiexec -genv",
-    ),
-    "FLUX_TASK_RANK": (
-        "start flux run with -o cpu-affinity=off, at LLNL with -o mpibind=off",
-        "flux run --tasks-per-node=1 -o cpu-affinity=off",
-        "before flux run",
-    ),
-    "PALS_RANKID": ("start mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none", "with mpiexec --env"),
-    "SLURM_STEP_ID": (
-        "give each rank its own cores with srun -c <cores>, or all of the job's with --cpu-bind=none",
-        # in a job with more tasks, srun ignores --ntasks-per-node
-        "srun -N{SLURM_STEP_NUM_NODES} -n{SLURM_STEP_NUM_NODES}",
-        "before srun",
-    ),
-}
-OTHER_OPTIONS = ("give this process more cores, with taskset or in its container", "mpirun -ppn 1", "on all ranks")
-MORE_CORES, ONE_PER_NODE, TO_ALL_RANKS = range(3)
-
-
 def launcher_option(env, which):
-    """An entry of OPTIONS for the launcher of this process."""
-    options = next((options for sign, options in OPTIONS.items() if env.get(sign)), OTHER_OPTIONS)
+    """What to do with the launcher of this process, by the options of its row."""
+    options = next((options for sign, _, *options in LAUNCHERS if options and env.get(sign)), OTHER_OPTIONS)
     return options[which].format_map({"SLURM_STEP_NUM_NODES": "<nodes>", **env})
 
 
