@@ -70,11 +70,9 @@ def step(env, hostname):
         allocation=job_allocation(env) if env["SLURM_STEP_ID"] == INTERACTIVE else (1, 1, ""),
     )
     if world.size > 1 and env.get("SLURM_PTY_PORT") and _is_typed():
-        fault = (
-            f"this shell is one of {world.size} tasks of {world.source}, and srun --pty connects only this one to the"
-        )
+        fault = f"this shell is one of {world.size} tasks of {world.source}"
         remedy = f"start the ranks from it with srun --overlap -N{len(_tasks_per_node(env))} -n{world.size}"
-        raise WorldError(f"{fault} terminal", remedy)
+        raise WorldError(f"{fault}, and srun --pty connects only this one to the terminal", remedy)
     return world
 
 

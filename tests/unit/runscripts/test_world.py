@@ -294,7 +294,7 @@ def test_without_a_job_mpich_gives_its_ranks_no_number():
     [
         ("OMPI_COMM_WORLD_RANK=0", "mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
         ("MPI_LOCALRANKID=0", "mpirun with -bind-to none", "mpirun -ppn 1 -bind-to none"),
-        ("PALS_RANKID=0", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
+        ("SLURM_STEP_ID= PALS_RANKID=0", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
         ("FLUX_TASK_RANK=0 PALS_RANKID=0", "flux run with -o cpu", "flux run --tasks-per-node=1 -o cpu-affinity=off"),
         ("SLURM_STEP_ID=0", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun -N2 -n2"),
     ],
