@@ -118,10 +118,8 @@ def number(env, name):
     """The variable `name` as a number from 0. Raises WorldError."""
     value = env.get(name)
     if value is None:
-        raise WorldError(
-            f"{name} is not set, but other variables of its launcher are",
-            "pass all of them on (a container without --cleanenv)",
-        )
+        fault = f"{name} is not set, but other variables of its launcher are"
+        raise WorldError(fault, "pass all of them on (a container without --cleanenv)")
     if not is_number(value):
         shown = value if len(value) <= MOST_DIGITS else f"{value[:MOST_DIGITS]}..."
         raise WorldError(f"{name}={shown} is not a number of at most {MOST_DIGITS} digits", STRAY_EXPORT)
@@ -154,11 +152,9 @@ def make_world(env, names, **fields):
     check_inside(env, names["RANK"], names["WORLD_SIZE"], world.size)
     check_inside(env, names["LOCAL_RANK"], names.get("LOCAL_WORLD_SIZE", names["WORLD_SIZE"]), world.local_size)
     if world.local_size > world.size:
-        raise WorldError(
-            f"{names.get('LOCAL_WORLD_SIZE', 'LOCAL_WORLD_SIZE')}={world.local_size} ranks on this node are more than "
-            f"{names['WORLD_SIZE']}={world.size} in the world",
-            "look for variables of another launch",
-        )
+        here = f"{names.get('LOCAL_WORLD_SIZE', 'LOCAL_WORLD_SIZE')}={world.local_size} ranks on this node"
+        fault = f"{here} are more than {names['WORLD_SIZE']}={world.size} in the world"
+        raise WorldError(fault, "look for variables of another launch")
     if not world.exported:
         check_exported(env, world, names, f"{world.source} started this process")
     return world
@@ -176,12 +172,9 @@ def check_exported(env, world, sources, reason):
         if name == "LOCAL_RANK" and env.get(VIRTUAL):
             continue  # exported by the launch around this one
         if env.get(name, value) not in ("", value):
-            source = sources.get(name)
-            because = f"{source}={env[source]}" if source else reason
-            remedy = f"unset {name}" + (
-                "" if sources else ", or, as a rank of another launcher, use conda-python-simple"
-            )
-            raise WorldError(f"{name}={env[name]} is exported, but {because}", remedy)
+            because = f"{sources[name]}={env[sources[name]]}" if name in sources else reason
+            remedy = "" if sources else ", or, as a rank of another launcher, use conda-python-simple"
+            raise WorldError(f"{name}={env[name]} is exported, but {because}", f"unset {name}{remedy}")
 
 
 def is_inherited(env, name):
@@ -221,7 +214,6 @@ def check_step(env, world, sign):
     """
     tasks, nodes = (optional_number(env, f"SLURM_STEP_NUM_{what}") for what in ("TASKS", "NODES"))
     if tasks is not None and tasks != nodes and world.size < tasks and is_inherited(env, sign) is None:
-        raise WorldError(
-            f"{world.source} has WORLD_SIZE={world.size}, but SLURM_STEP_NUM_TASKS={tasks}",
-            "unset the variables of the launch around srun, such as TORCHELASTIC_RUN_ID or OMPI_COMM_WORLD_RANK",
-        )
+        fault = f"{world.source} has WORLD_SIZE={world.size}, but SLURM_STEP_NUM_TASKS={tasks}"
+        remedy = "the variables of the launch around srun, such as TORCHELASTIC_RUN_ID or OMPI_COMM_WORLD_RANK"
+        raise WorldError(fault, f"unset {remedy}")

@@ -46,12 +46,10 @@ def step(env, hostname):
     A step may have fewer nodes than its job, so the job's variables are never read.
     """
     env = _with_number(env)
-    position = _position(env)
-    if position is None:
+    layout = _layout(env)
+    if layout is None:
         return None
-    first, index = position
-    local_size = _local_size(env, index)
-    has_components = first is None or index != number(env, "SLURM_NODEID") or env.get("SLURM_HET_SIZE")
+    first, local_size, has_components = layout
     world = make_world(
         env,
         OF_SRUN,
@@ -79,16 +77,16 @@ def step(env, hostname):
 def master(env):
     """The node of rank 0 of this step, else the first of the job. Raises WorldError, NodeListError."""
     env = _with_number(env)
-    position = _position(env)
-    if position is None:
+    layout = _layout(env)
+    if layout is None:
         # of a step that is not this process's, the list does not count
         lists = [env[name] for name in NODE_LISTS[_has_marks(env) :] if env.get(name)]
         if not lists:
             raise WorldError(f"none of {', '.join(NODE_LISTS)} is set", "run inside a job, or pass a list")
         return hosts(lists[0])[0]
-    if position[0] is None:
+    if layout[0] is None:
         raise WorldError("Slurm does not report the node of rank 0 of this step", HETEROGENEOUS)
-    return position[0]
+    return layout[0]
 
 
 def step_of_others(env):
@@ -115,8 +113,8 @@ def _has_marks(env):
     return all(env.get(name) for name in ("SLURM_STEP_ID", *STEP_MARKS))
 
 
-def _position(env):
-    """The node of rank 0 as in `_nodes`, and the position of this node, None for a process outside a step.
+def _layout(env):
+    """What `_nodes` returns, None for a process outside a step.
 
     A batch script that was submitted from inside a step inherits the variables of that step, without the number of
     their job. The title of the process that started it names its own.
@@ -148,44 +146,46 @@ def _is_typed():
 
 
 def _nodes(env):
-    """The node of rank 0, None if not known, and the position of this node in SLURM_STEP_NODELIST.
+    """The node of rank 0, None if not known; the number of tasks on this node; and whether the step has components.
 
     Slurm sorts the list over all components of a heterogeneous step, while ranks and SLURM_NODEID are counted through
     the components. `srun A : B` in a plain job does not name them. Raises OtherStepError for variables of two steps.
     """
-    size = str(number(env, "SLURM_STEP_NUM_TASKS"))
+    size, node_rank, local_rank = (number(env, f"SLURM_{name}") for name in ("STEP_NUM_TASKS", "NODEID", "LOCALID"))
     # the shell of salloc has the tasks of its job there
-    if env.get("SLURM_NTASKS", size) not in ("", size) and env["SLURM_STEP_ID"] != INTERACTIVE:
+    if env.get("SLURM_NTASKS", str(size)) not in ("", str(size)) and env["SLURM_STEP_ID"] != INTERACTIVE:
         raise OtherStepError(f"SLURM_NTASKS={env['SLURM_NTASKS']} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
-    node_rank, node, nodes = number(env, "SLURM_NODEID"), env.get("SLURMD_NODENAME"), read_list(env, STEP_NODES)
-    if not node:
-        return nodes[0], node_rank
-    if node not in nodes:
+    nodes, counts, node = read_list(env, STEP_NODES), _tasks_per_node(env), env.get("SLURMD_NODENAME")
+    if node and node not in nodes:
         raise OtherStepError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env[STEP_NODES]}", SUBMIT)
-    index, count = nodes.index(node), len(_tasks_per_node(env))
-    if len(nodes) > count:
+    if len(nodes) > len(counts):
         raise WorldError(f"{STEP_NODES}={env[STEP_NODES]} has more nodes than {TASKS}={env[TASKS]}", SUBMIT)
-    if env.get("SLURM_HET_SIZE"):
-        in_step = set(nodes)
-        size = min(number(env, "SLURM_HET_SIZE"), 128)  # MAX_HET_JOB_COMPS (slurm.h)
-        names = [f"SLURM_JOB_NODELIST_HET_GROUP_{group}" for group in range(size)]
-        order = [host for name in names if env.get(name) for host in read_list(env, name) if host in in_step]
-        if order and not (sorted(order) == sorted(in_step) and order.index(node) == node_rank):
-            raise WorldError(
-                f"SLURM_NODEID={node_rank} of {node} does not follow from the components of the step, "
-                f"{','.join(order)}",
-                HETEROGENEOUS,
-            )
-        if order:
-            return order[0], index
-    if index == node_rank:
-        return nodes[0], index
-    tasks = env.get("SLURM_GTIDS")
-    if tasks and (node_rank == 0) != ("0" in tasks.split(",")):
-        raise WorldError(f"SLURM_NODEID={node_rank} of {node} does not follow from SLURM_GTIDS={tasks}", STRAY_EXPORT)
-    if count == 2:
-        return node if node_rank == 0 else next((host for host in nodes if host != node), None), index
-    return None, index
+    if sum(counts) != size:
+        raise WorldError(f"SLURM_STEP_NUM_TASKS={size} is not the sum of {TASKS}={env[TASKS]}", STRAY_EXPORT)
+    check_inside(env, "SLURM_NODEID", TASKS, len(counts))
+    index = nodes.index(node) if node else node_rank
+    text, rank = env.get("SLURM_GTIDS", ""), env.get("SLURM_PROCID")
+    tasks = text.split(",")
+    if text and (counts[index] != len(tasks) or tasks[local_rank:][:1] != [rank]):
+        fault = f"SLURM_PROCID={rank} is not number SLURM_LOCALID={local_rank} in SLURM_GTIDS={text}"
+        raise WorldError(f"{fault}, of {TASKS}={env[TASKS]}", SUBMIT)
+    order = _components(env, set(nodes))
+    if order and node and not (sorted(order) == sorted(set(nodes)) and order.index(node) == node_rank):
+        fault = f"SLURM_NODEID={node_rank} of {node} does not follow from the components of the step, {','.join(order)}"
+        raise WorldError(fault, HETEROGENEOUS)
+    if order or index == node_rank:
+        return (order or nodes)[0], counts[index], bool(env.get("SLURM_HET_SIZE"))
+    if text and (node_rank == 0) != ("0" in tasks):
+        raise WorldError(f"SLURM_NODEID={node_rank} of {node} does not follow from SLURM_GTIDS={text}", STRAY_EXPORT)
+    others = [host for host in nodes if host != node]
+    return (node if node_rank == 0 else (others or nodes)[0] if len(counts) == 2 else None), counts[index], True
+
+
+def _components(env, nodes):
+    """The nodes of a step of a heterogeneous job in the order of its components; none in another job."""
+    count = min(optional_number(env, "SLURM_HET_SIZE") or 0, 128)  # MAX_HET_JOB_COMPS (slurm.h)
+    names = [f"SLURM_JOB_NODELIST_HET_GROUP_{group}" for group in range(count)]
+    return [host for name in names if env.get(name) for host in read_list(env, name) if host in nodes]
 
 
 def _reserved_port(env):
@@ -197,21 +197,6 @@ def _reserved_port(env):
     if not (is_number(first) and 1 <= int(first) <= 65535):
         raise WorldError(f"SLURM_STEP_RESV_PORTS={ports} does not start with a port", STRAY_EXPORT)
     return int(first)
-
-
-def _local_size(env, index):
-    """The tasks on this node: entry `index` of the list SLURM_STEP_TASKS_PER_NODE."""
-    counts = _tasks_per_node(env)
-    if sum(counts) != number(env, "SLURM_STEP_NUM_TASKS"):
-        fault = f"SLURM_STEP_NUM_TASKS={env['SLURM_STEP_NUM_TASKS']} is not the sum of {TASKS}={env[TASKS]}"
-        raise WorldError(fault, STRAY_EXPORT)
-    check_inside(env, "SLURM_NODEID", TASKS, len(counts))
-    text, local_rank, rank = (env.get(f"SLURM_{name}") for name in ("GTIDS", "LOCALID", "PROCID"))
-    tasks = text.split(",") if text else ()
-    if text and (counts[index] != len(tasks) or tasks[number(env, "SLURM_LOCALID") :][:1] != [rank]):
-        fault = f"SLURM_PROCID={rank} is not number SLURM_LOCALID={local_rank} in SLURM_GTIDS={text}"
-        raise WorldError(f"{fault}, of {TASKS}={env[TASKS]}", SUBMIT)
-    return counts[index]
 
 
 def _tasks_per_node(env):
