@@ -40,23 +40,23 @@ def choose_python(env):
     check_directory(env)
     image, root = image_devices(env), env.get("CONTAINERROOT") or env.get("EBROOTPYTORCH") or ""
     is_asked = is_on(env, ACTIVE, "1") and (root or image)
-    prefix, variable = _active(env, image, root) if is_asked else (None, None)
-    if prefix is None:
+    prefixes, variable = _active(env, image, root) if is_asked else ((), None)
+    if not prefixes:
         return Choice()
+    prefix, config = prefixes[0], _config(prefixes[0])
     where = "in this image" if image else "on this host"
     if variable and not exists(prefix):
         fault = f"{variable}={prefix} is active, but not visible {where}"
         if image and not (variable == "CONDA_PREFIX" and env.get("CONDA_DEFAULT_ENV") == "base"):
             raise LaunchError(fault, f"Deactivate it, or {bind_line(env, prefix)}")
         return Choice(warnings=[Problem(f"{fault}: using the module's Python", f"unset {variable}")])
-    config = _config(prefix)
     fault = _interpreter_fault(prefix, config, image, where) if config else None
     if fault:
         remedy = f"Deactivate it, or make it again {where}: `{ON_TOP} {prefix}`"
         raise LaunchError(f"{prefix} is active, but its Python, {fault}", remedy)
     path, torch = env.get("PATH", "").split(":"), _torch_of(prefix, config)
     if torch is None:
-        path.sort(key=lambda entry: _is_users(_prefix(entry), image, root))
+        path.sort(key=lambda entry: _prefix(entry) in prefixes)
         fault = f"{prefix} is active and has no torch: using the module's Python"
         remedy = f"Deactivate it, or make one that sees the module's torch: `{ON_TOP} DIRECTORY`"
         return Choice(changes={"PATH": ":".join(path)}, warnings=[Problem(fault, remedy)])
@@ -71,33 +71,28 @@ def choose_python(env):
 
 
 def _active(env, image, root):
-    """The active environment, None without one; and the variable that names it, None if a search path does."""
+    """The user's environments on the search paths, else the one that a variable names, and this variable."""
     # Apptainer passes the host's PATH in USER_PATH, as libexec/enter does for other programs
     paths = f"{env.get('PATH', '')}:{env.get('USER_PATH', '') if image else ''}"
-    for prefix in dict.fromkeys(map(_prefix, paths.split(":"))):
-        if _is_users(prefix, image, root):
-            return prefix, None
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+    found = [
+        prefix
+        for prefix in dict.fromkeys(map(_prefix, paths.split(":")))
+        if prefix and not _is_modules(prefix, image, root)
+        if exists(f"{prefix}/pyvenv.cfg") or exists(f"{prefix}/conda-meta")
+        # the module's Python may be a copy of a conda module's, and links to its headers
+        if image or not root or not _real(f"{root}/venv/include/{PYTHON}").startswith(_real(prefix) + "/")
+    ]
+    for name in () if found else ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = env.get(name, "").rstrip("/")
         if prefix and not _is_modules(prefix, image, root):
-            return prefix, name
-    return None, None
+            return [prefix], name
+    return found, None
 
 
 def _prefix(entry):
     """The directory above `bin`, "" for an entry of PATH with another name."""
     directory, _, name = entry.rstrip("/").rpartition("/")
     return directory if name == "bin" else ""
-
-
-def _is_users(prefix, image, root):
-    return (
-        bool(prefix)
-        and not _is_modules(prefix, image, root)
-        and (exists(f"{prefix}/pyvenv.cfg") or exists(f"{prefix}/conda-meta"))
-        # the module's Python may be a copy of a conda module's, and links to its headers
-        and not (root and not image and _real(f"{root}/venv/include/{PYTHON}").startswith(_real(prefix) + "/"))
-    )
 
 
 def _is_modules(prefix, image, root):
