@@ -173,9 +173,11 @@ def choose_base(size):
         return os.path.abspath(os.environ[DIRECTORY])
     problems, names = [], filter(None, map(os.environ.get, ("SLURM_TMPDIR", "TMPDIR")))
     for base in map(os.path.abspath, (*names, "/tmp", "/var/tmp")):  # noqa: S108
-        problems.append(unfit(base, size, is_chosen=False))
-        if not problems[-1]:
+        try:
+            check_base(base, size, is_chosen=False)
             return base
+        except StageError as error:
+            problems.append(str(error))
     raise StageError(f"{'; '.join(problems)}. {OTHERWISE}")
 
 
@@ -291,15 +293,12 @@ def on_node(step, files, size, is_chosen, directory):
     path, base = directory, os.path.dirname(directory)
     try:
         if step in ("make", "hold"):
-            problem = unfit(base, size, is_chosen)
-            if problem:
-                raise StageError(problem)
-        if step == "hold":
-            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-            print(DONE, flush=True)
-            if not sys.stdin.readline():
-                return
-        if step in ("make", "hold"):
+            check_base(base, size, is_chosen)
+            if step == "hold":
+                signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+                print(DONE, flush=True)
+                if not sys.stdin.readline():
+                    return
             os.mkdir(directory, 0o700)
         for file, expected in files.items():
             path = copy_of(file, directory)
@@ -320,8 +319,8 @@ def on_node(step, files, size, is_chosen, directory):
         print(f"{FAULT}{os.environ.get('SLURMD_NODENAME') or os.uname().nodename}: {problem}", flush=True)
 
 
-def unfit(base, size, is_chosen):
-    """Why the private directory cannot be in `base`; None if it can."""
+def check_base(base, size, is_chosen):
+    """Raise StageError if the private directory cannot be in `base`."""
     reason = unsuitable(base, os.getuid())
     if not reason and not is_chosen:
         kind = subprocess.check_output(["stat", "--file-system", "--format=%T", base]).decode().strip()
@@ -329,7 +328,8 @@ def unfit(base, size, is_chosen):
     if not reason:
         room, needed = shutil.disk_usage(base).free, size + (64 << 20)  # 64 MiB stay free
         reason = f"{room / 1e9:.2f} GB free, {needed / 1e9:.2f} GB needed" if room < needed else None
-    return reason and f"{base}: {reason}"
+    if reason:
+        raise StageError(f"{base}: {reason}")
 
 
 def copy_of(path, directory):
