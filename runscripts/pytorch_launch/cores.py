@@ -35,21 +35,25 @@ def choose_cores(node, world, gpu, remedy="give each rank more"):
 
     `remedy` is how its user gets more of the job's cores.
     """
-    allowed, job_cpus, bind = node.allowed, _job_cpus(node, world), None
+    allowed, count, bind = node.allowed, len(node.allowed), None
+    job_cpus, cores = _job_cpus(node, world), len(node.cores(allowed))
     own = world.masks[world.local_rank] if world.masks else ()
-    is_known = len(own) == len(allowed)  # else they are of another step
-    if is_known and any(mask != own for mask in world.masks):
-        sharers = sum(mask <= own for mask in world.masks)
-        faults = _crowd(node, sharers, allowed)
-        threads = len(node.cores(allowed)) // sharers
-    elif world.local_size > 1 and (is_known or _is_everything(node, world, job_cpus)):
+    is_known = len(own) == count  # else they are of another step
+    is_common = all(mask == own for mask in world.masks) if is_known else _is_everything(node, world, job_cpus)
+    if is_common and world.local_size > 1:
         bind, threads, faults = _share(node, world, gpu)
     else:
-        threads, faults = _unbound_threads(node, world, job_cpus)
+        if is_known:
+            sharers = sum(mask <= own for mask in world.masks)
+        elif world.cpus_per_task in (cores, count):  # a mask that Slurm set for this rank
+            sharers = 1
+        else:  # `local_size` masks of this size hold each of the job's CPUs so many times
+            sharers = -(-world.local_size * count // max(job_cpus, count))
+        # a mask may be wider than the job
+        threads, faults = cores * min(job_cpus, count) // (count * sharers), _crowd(node, sharers, allowed)
     if world.cpus_per_task is not None:
         threads = min(threads, world.cpus_per_task)
-    if faults and len(allowed) >= job_cpus and not world.exported:  # the launcher has no more to give
-        cores = len(node.cores(allowed))
+    if faults and count >= job_cpus and not world.exported:  # the launcher has no more to give
         remedy = f"start at most {cores} rank{'s' * (cores > 1)} per node, or request more cores for the job"
     warnings = [Problem(fault, remedy) for fault in faults]
     return Placement(node=node, bind=bind, threads=max(1, threads), warnings=warnings)
@@ -60,12 +64,10 @@ def _job_cpus(node, world):
     allowed = len(node.allowed)
     if world.exported:  # torchrun's workers inherit the mask of their agent, but with --numa-binding
         return max(allowed, world.node_cpus or 0)
-    if world.unbound and world.node_cpus is not None and allowed < world.node_cpus:
+    if world.node_cpus is not None:
         # Where Slurm bound no task, it may count CPUs that no task gets (core specialization), and the mask is that of
         # all ranks together.
-        return allowed
-    if world.node_cpus is not None:
-        return world.node_cpus
+        return min(allowed, world.node_cpus) if world.unbound else world.node_cpus
     # mpirun and its daemons have the job's mask, such as that of PBS or LSF, whatever they bind ranks to
     launcher = node.launcher_cpus if world.local_size > 1 else None
     return len(launcher or node.online) or allowed
@@ -81,21 +83,6 @@ def _is_everything(node, world, job_cpus):
     is_half = cores == count and count * node.threads_per_core(min(node.allowed)) == job_cpus
     # two ranks, each bound to half of the job, look the same unless fewer CPUs were requested
     return is_half and (world.local_size * count > job_cpus or (world.cpus_per_task or count) < count)
-
-
-def _unbound_threads(node, world, job_cpus):
-    """The cores that one rank has of a mask that is kept, and faults.
-
-    `local_size` masks of this size hold each of the job's CPUs so many times that dividing by it gives
-    one rank's part of its mask. Where a mask is larger than the job, the same division leaves the job's
-    part of it to all ranks.
-    """
-    count, cores = len(node.allowed), len(node.cores(node.allowed))
-    if world.cpus_per_task in (cores, count):
-        return cores, []  # a mask that Slurm set for this rank
-    sharers = -(-world.local_size * count // max(job_cpus, count))
-    threads = min(cores, cores * job_cpus // (count * world.local_size))
-    return threads, _crowd(node, sharers, node.allowed)
 
 
 def _share(node, world, devices):
