@@ -37,18 +37,16 @@ def hold_port(place, world, launch):
     own = launch or (f"-{os.getpid()}" if is_first else None)
     where = str(port) if is_here else f"{port}-{text_number(place['MASTER_ADDR'])}"
     holder = take_claim(where, own, is_rank_0=is_first) if own else None
+    if holder is None and not (is_first and not is_free(port)):
+        return
+    user, remedy = "another program, or by one that started this", "start again, or export another MASTER_PORT"
     if holder is not None:
         name, pid = holder
-        user = "another launch" if name.startswith("-") else "another rank 0 of this launch" if name == own else name
+        user = "another launch" if name.startswith("-") else name
+        if name == own:
+            user, remedy = "another rank 0 of this launch", "start other programs with conda-python-simple"
         user += f" (process {pid})" if pid else ""
-    elif is_first and not is_free(port):
-        user = "another program, or by one that started this"
-    else:
-        return
     fault = f"port {port} on {place['MASTER_ADDR']}, the rendezvous of {world.source}, is in use by {user}"
-    remedy = "start again, or export another MASTER_PORT for this launch"
-    if holder is not None and holder[0] == own:
-        remedy = "start a program that is not a rank with conda-python-simple"
     raise RendezvousError(fault, remedy, rank=world.rank)
 
 
@@ -140,14 +138,12 @@ def _holders(place):
 
 def _has_ended(pid):
     state = process(pid)[1]
-    if state:
-        return state in "ZX"  # a zombie keeps its number until its parent waits for it, proc_pid_stat(5)
-    # ended, or hidden: with /proc mounted with hidepid=2, other users' processes have no file either
-    try:
-        os.kill(int(pid), 0)
-    except (OSError, ValueError, OverflowError) as error:
-        return isinstance(error, ProcessLookupError)
-    return False
+    if not state:  # ended, or hidden: with /proc mounted with hidepid=2, other users' processes have no file either
+        try:
+            os.kill(int(pid), 0)
+        except (OSError, ValueError, OverflowError) as error:
+            return isinstance(error, ProcessLookupError)
+    return state in ("Z", "X")  # a zombie keeps its number until its parent waits for it, proc_pid_stat(5)
 
 
 def _process_namespace():

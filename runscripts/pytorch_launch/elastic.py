@@ -32,10 +32,9 @@ def make_agent_plan(plan, arguments=()):
     if world.exported:
         raise LaunchError(f"this is a worker of {world.source} already", "use conda-python-distributed")
     if world.local_size != 1:
-        raise LaunchError(
-            f"{world.source} has {world.local_size} tasks on {world.node}, but torchrun starts the ranks of a node",
-            f"start one task per node: {launcher_option(env, ONE_PER_NODE)} torchrun-distributed",
-        )
+        fault = f"{world.source} has {world.local_size} tasks on {world.node}, but torchrun starts the ranks of a node"
+        remedy = f"start one task per node: {launcher_option(env, ONE_PER_NODE)} torchrun-distributed"
+        raise LaunchError(fault, remedy)
     given = meeting_options(arguments, env)
     _check_options(given, world)
     # of this node, for workers on others, as torchrun makes any node the first
@@ -46,11 +45,8 @@ def make_agent_plan(plan, arguments=()):
         own_address, problem = choose_address(env, world.node, world.node, is_here=True)
         if address == world.first_host:
             problem = None  # the first node has no such name either, its Problem is among the plan's
-    agent = plan.replace(
-        changes=_agent_changes(plan),
-        bind=None,
-        warnings=[*plan.warnings, *([problem] if problem else [])],
-    )
+    warnings = [*plan.warnings, *([problem] if problem else [])]
+    agent = plan.replace(changes=_agent_changes(plan), bind=None, warnings=warnings)
     endpoint = f"[{address}]" if ":" in address else address
     options = {  # torchrun(1)
         "nnodes": world.size,

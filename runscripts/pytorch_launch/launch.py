@@ -57,29 +57,25 @@ def list_packages(program, arguments, env):
 
 
 def run_torchrun_alone(program, arguments, env):
-    """Become the torchrun of the active environment, which a `torchrun` of the image's would not see."""
+    """Become the torchrun of the active environment, which a `torchrun` of the image's would not see.
+
+    Without a place to meet it starts a world in each task, which is not what most users expect.
+    """
+    from pytorch_launch.elastic import meeting_options
+
     binding = openmp_binding(env)
     for name, value in binding.items():
         fault = f"{name}={value} would bind torchrun and all of its workers to one core, so it is unset"
         write_problem(program, Problem(fault, "use torchrun-distributed, or set it in the script"))
-    warn_of_separate_worlds(program, arguments, env)
-    env = {name: value for name, value in env.items() if name not in binding}
-    return run_simple(program, ["-m", "torch.distributed.run", *arguments], env)
-
-
-def warn_of_separate_worlds(program, arguments, env):
-    """Say that torchrun without a place to meet starts a world in each task, which is not what most users expect."""
-    from pytorch_launch.elastic import meeting_options
-
-    if meeting_options(arguments, env):
-        return
     try:
         world = discover(env, os.uname().nodename)
     except LaunchError:
-        return  # of a launch that torchrun does not use
-    if world.rank == 0 and world.size > 1 and not world.exported:
+        world = None  # of a launch that torchrun does not use
+    if world and world.rank == 0 and world.size > 1 and not (world.exported or meeting_options(arguments, env)):
         fault = f"each of the {world.size} tasks of {world.source} starts a world of its own"
         write_problem(program, Problem(fault, "for one world use torchrun-distributed, else add --standalone"))
+    env = {name: value for name, value in env.items() if name not in binding}
+    return run_simple(program, ["-m", "torch.distributed.run", *arguments], env)
 
 
 def run_distributed(program, arguments, env):

@@ -52,11 +52,8 @@ USAGE = {
 usage: conda-python-simple [--help] [arguments of python]
 
 Runs `python` of the active environment, else of the module, as one process. Directories of another Python or
-torch are removed from PYTHONPATH and LD_LIBRARY_PATH.
-
-  WITH_CONDA, WITH_VENV        commands that activate an environment first, if set
-  PYTORCH_LAUNCH_ACTIVE=0      run the module's Python, whatever environment is active
-  PYTORCH_LAUNCH_KEEP_PATHS=1  keep PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH
+torch are removed from PYTHONPATH and LD_LIBRARY_PATH, as by conda-python-distributed, whose --help has the variables
+that change this.
 """,
     "conda-python-distributed": """\
 usage: conda-python-distributed [--dry-run] [--virtual-local-rank] [arguments of python]
@@ -74,7 +71,6 @@ Variables that you export take precedence. A CPU mask from you or Slurm is kept.
   --dry-run             print the variables that would be set, and exit
   --virtual-local-rank  give each rank LOCAL_RANK=0 and only its own GPU, as torchrun's option of that name:
                         for scripts that use LOCAL_RANK as the device where each rank sees one GPU
-  --help                print this text
 (these options come first; all other arguments are those of python)
 
   WITH_CONDA, WITH_VENV        commands that activate an environment first, if set
