@@ -122,9 +122,6 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
         """Put the users' virtual environment in place."""
         self.user_software.finish(self.users_environment)
 
-    def enter_image(self):
-        return [self.image.runtime, 'exec', self.image_path]
-
     def runtime_python(self):
         """The image's Python, that of its conda environment if it has one; it sees the installation directory."""
         return image_python(self.image.runtime, self.image_path, self.cfg['conda_activation'],

@@ -8,12 +8,12 @@ it names its mounts and the site's hooks. Its entries: https://docs.cscs.ch/soft
 import json
 import os
 
-from easybuild.easyblocks.pytorchenroot import EB_PyTorchEnroot, EnrootImage
+from easybuild.easyblocks.pytorchenroot import EB_PyTorchEnroot
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.config import install_path
 from easybuild.tools.filetools import mkdir, write_file
 
-from pytorch_install import interface, tree
+from pytorch_install import tree
 
 
 class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
@@ -26,48 +26,27 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
     }
 
     @property
-    def edf_path(self):
-        return self.image_path[:-len(EnrootImage.EXTENSION)] + '.toml'
+    def started(self):
+        """Path of the environment definition file."""
+        return os.path.splitext(self.image_path)[0] + '.toml'
 
     def require_start(self):
-        """Write the environment definition file first."""
+        """Write the environment definition file first; keys of annotations have dots, which nest."""
         # a data set that is installed later must be visible too
         mkdir(install_path('data'), parents=True)
-        paths = [install_path('software'), install_path('data'), *self.cfg['binds']]
-        parts = ['%s:/%s' % (os.path.join(self.installdir, part), part) for part in tree.PARTS]
-        mounts = [path if ':' in path else '%s:%s' % (path, path) for path in paths
-                  if os.path.exists(path.partition(':')[0])]
+        mounts = ['%s:/%s' % (os.path.join(self.installdir, part), part) for part in tree.PARTS]
+        for path in (install_path('software'), install_path('data'), *self.cfg['binds']):
+            if os.path.exists(path.partition(':')[0]):
+                mounts.append((path if ':' in path else '%s:%s' % (path, path)).replace('$', '$$'))  # not a variable
         # runscripts need no entrypoint; NVIDIA's prints a banner for each rank
-        write_file(self.edf_path, toml({
-            'image': literal(self.image_path), 'workdir': '${PWD}', 'entrypoint': False,
-            'mounts': [*map(literal, parts + mounts), '${HOME}:${HOME}', '${PWD}:${PWD}'], **self.cfg['edf']}))
+        entries = {'image': self.image_path, 'workdir': '${PWD}', 'entrypoint': False,
+                   'mounts': [*mounts, '${HOME}:${HOME}', '${PWD}:${PWD}'], **self.cfg['edf']}
+        write_file(self.started, ''.join('%s = %s\n' % (name, toml(value)) for name, value in entries.items()))
         super().require_start()
 
-    def enter_image(self):
-        return ['srun', '--nodes=1', '--ntasks=1', '--environment=' + self.edf_path]
 
-    def values_without_module(self):
-        return {**super().values_without_module(), 'image': self.edf_path}
-
-    def view_of_host(self):
-        """The statement that names the environment definition file, which has the mounts."""
-        return interface.installed(self.module_generator, 'PYTORCH_EDF', os.path.basename(self.edf_path))
-
-
-def literal(path):
-    """A path in which the Container Engine expands no variable."""
-    return path.replace('$', '$$')
-
-
-def toml(entries):
-    """Text of an EDF; keys of annotations have dots, which nest."""
-    return ''.join('%s = %s\n' % (name, written(value)) for name, value in entries.items())
-
-
-def written(value):
+def toml(value):
     """A value as TOML; its texts, lists and booleans are those of JSON (https://toml.io/en/v1.0.0)."""
     if isinstance(value, dict):
-        return '{%s}' % ', '.join('%s = %s' % (name, written(item)) for name, item in value.items())
-    if isinstance(value, list):
-        return '[\n%s]' % ''.join('    %s,\n' % written(item) for item in value)
+        return '{%s}' % ', '.join('%s = %s' % (name, toml(item)) for name, item in value.items())
     return json.dumps(value, ensure_ascii=False)

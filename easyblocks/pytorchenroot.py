@@ -15,7 +15,6 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, which
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
-from pytorch_install import interface, tree
 from pytorch_install.images import InstalledImage, write_provenance
 
 # The first bytes of a squashfs file: https://docs.kernel.org/filesystems/squashfs.html
@@ -100,22 +99,6 @@ class EB_PyTorchEnroot(InstalledImage, EB_PyTorchImage):
         self.require_start()
         write_provenance(self.image, self.image_path, self.runtime_python(), ['version'])
 
-    def enter_image(self):
-        """Command that runs another one in the installed image, as a list; it sees the installation directory."""
-        mount = '%s:%s:none:x-create=auto,rbind' % (self.installdir, self.installdir)
-        return ['enroot', 'start', '--rc', tree.ENROOT_RC, '--mount', mount, self.image_path]
-
-    def values_without_module(self):
-        return {**super().values_without_module(), 'image': self.image_path}
-
-    def launch_in_test(self):
-        """The same commands without srun: bin/ starts the image with enroot."""
-        return ''
-
-    def make_module_extra(self, *args, **kwargs):
-        return (super().make_module_extra(*args, **kwargs) +
-                interface.installed(self.module_generator, 'PYTORCH_IMAGE', self.image.name) + self.view_of_host())
-
-    def view_of_host(self):
-        """The statement that tells the program what the image sees of the host."""
-        return interface.mounts_interface(self.module_generator, self.cfg['binds'])
+    @property
+    def started(self):
+        return self.image_path

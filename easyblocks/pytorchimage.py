@@ -14,32 +14,37 @@ from easybuild.framework.easyconfig import MANDATORY
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 
+from pytorch_install import interface, tree
 from pytorch_install.parameters import COMMANDS
 
-MOUNTS = 'More directories in the image: export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'
-
-
-# A program that starts images: its name in messages, the prefix of a command to launch, lines of the module's help, and
-# advice if an image does not start, and if the host lacks the program; in the last two, %s is the image.
-Engine = collections.namedtuple('Engine', 'product launch notes no_start missing')
+# A program that starts images: its name in messages, a command that runs others in the image, the prefix of a command
+# to launch, the module's variables, advice if an image does not start, and if the host lacks the program (%s: the
+# image), and whether it mounts what PYTORCH_MOUNTS lists. See `values` for what is filled in.
+Engine = collections.namedtuple('Engine', 'product start launch variables no_start missing mounts',
+                                defaults=('', False))
 
 # By their commands; the Container Engine is a part of Slurm.
 ENGINES = {
     'shifter': Engine(
-        'Shifter', 'shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/', (),
-        no_start="Try `shifterimg pull %s`", missing="%s stays with its gateway. Run `eb` on a host with Shifter"),
-    # bin/ has the runscripts under their names, which enter the image
+        'Shifter', 'shifter --image=%(image)s', 'shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/',
+        # for `#SBATCH --image`, Slurm sets a type that does not fit the name (NERSC/shifter, src/shifter.c)
+        {'SHIFTER_IMAGE': '%(image)s', 'SHIFTER_IMAGETYPE': 'docker', 'SHIFTER_MODULE': '%(shifter_modules)s'},
+        "Try `shifterimg pull %s`", "%s stays with its gateway. Run `eb` on a host with Shifter"),
     'podman-hpc': Engine(
-        'podman-hpc', '', (MOUNTS,),
-        no_start="Try `podman-hpc pull %s`", missing="it starts %s. Run `eb` on a host with podman-hpc"),
-    # pyxis starts the image in its own working directory
+        # -i: programs come on standard input
+        'podman-hpc', 'podman-hpc run -- --rm -i --volume=%(root)s:%(root)s %(image)s',
+        '',  # bin/ has the runscripts under their names, which enter the image
+        {'PYTORCH_IMAGE': '%(image)s', 'PYTORCH_PODMAN_OPTIONS': '%(podman_options)s'},
+        "Try `podman-hpc pull %s`", "it starts %s. Run `eb` on a host with podman-hpc", mounts=True),
     'enroot': Engine(
-        'enroot', '--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD '
-                  '$RUNSCRIPTS/', (MOUNTS,),
-        no_start="Try `enroot start` with the image by hand", missing=''),
+        'enroot', 'enroot start --rc %(rc)s --mount %(root)s:%(root)s:none:x-create=auto,rbind %(image)s',
+        # pyxis starts the image in its own working directory
+        '--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD '
+        '$RUNSCRIPTS/', {'PYTORCH_IMAGE': '%(file)s'}, "Try `enroot start` with the image by hand", mounts=True),
     'container-engine': Engine(
-        'The Container Engine', '--environment=$PYTORCH_EDF $RUNSCRIPTS/', (),
-        no_start="Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set", missing=''),
+        'The Container Engine', 'srun --nodes=1 --ntasks=1 --environment=%(image)s',
+        '--environment=$PYTORCH_EDF $RUNSCRIPTS/', {'PYTORCH_IMAGE': '%(file)s', 'PYTORCH_EDF': '%(image)s'},
+        "Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set"),
 }
 
 
@@ -51,13 +56,26 @@ class EB_PyTorchImage(EB_PyTorchModule):
         **COMMANDS,
     }
 
-    @property
-    def launch(self):
-        return ENGINES[self.ENGINE].launch
+    # Path of the image, if it is a file of the installation.
+    image_path = ''
+
+    launch = property(lambda self: ENGINES[self.ENGINE].launch)
 
     @property
     def notes(self):
-        return (*ENGINES[self.ENGINE].notes, *super().notes)
+        mounts = ('More directories in the image: export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data',)
+        return mounts * ENGINES[self.ENGINE].mounts + super().notes
+
+    @property
+    def started(self):
+        """What the program takes as the image."""
+        return self.cfg['image']
+
+    def values(self):
+        """What is filled in for a row of the table."""
+        return {'image': self.started, 'file': self.image_path, 'root': self.installdir, 'rc': tree.ENROOT_RC,
+                'shifter_modules': ','.join(self.cfg.get('shifter_modules', [])),
+                'podman_options': ' '.join(self.cfg.get('podman_options', []))}
 
     def configure_step(self):
         """Check that the program exists, and starts the image."""
@@ -77,4 +95,19 @@ class EB_PyTorchImage(EB_PyTorchModule):
         """Install nothing: the image stays where the program has it."""
 
     def runtime_python(self):
-        return [*self.enter_image(), 'python3']
+        return [*(ENGINES[self.ENGINE].start % self.values()).split(), 'python3']
+
+    def values_without_module(self):
+        return {**super().values_without_module(), 'image': self.started}
+
+    def launch_in_test(self):
+        """bin/ starts the image without srun, here without GPUs, which login nodes lack."""
+        return 'PYTORCH_PODMAN_OPTIONS= '
+
+    def make_module_extra(self, *args, **kwargs):
+        """Add the image, what it sees of the host, and the program's own settings if the recipe has any."""
+        generator, values = self.module_generator, self.values()
+        variables = {name: value % values for name, value in ENGINES[self.ENGINE].variables.items()}
+        mounts = interface.mounts_interface(generator, self.cfg['binds']) if ENGINES[self.ENGINE].mounts else ''
+        return super().make_module_extra(*args, **kwargs) + mounts + interface.pushenv(
+            generator, {name: value for name, value in variables.items() if value})

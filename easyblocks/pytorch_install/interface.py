@@ -103,8 +103,7 @@ def installation_values(name, version, installdir, recipe):
     """What commands in bin/ need when they start without the module, by the variables of libexec/enter."""
     return {'packages': '%(directory)s-%(identity)s' % user_base(name, version, installdir),
             'binds': [install_path('software'), install_path('data'), *recipe.get('binds', [])],
-            'files': CONNECTION_FILES + CACHES, 'gpu': recipe['gpu'],
-            'image': recipe.get('image')}
+            'files': CONNECTION_FILES + CACHES, 'gpu': recipe['gpu']}
 
 
 def image_interface(generator, recipe, image, user_software):

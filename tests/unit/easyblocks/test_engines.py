@@ -68,7 +68,7 @@ def test_the_environment_definition_file_is_toml_with_mounts_and_the_sites_hooks
     command(site / "srun", "echo Python 3.12\n")
     monkeypatch.chdir(site)
     app.require_start()
-    entries, root = tomllib.loads(Path(app.edf_path).read_text()), app.installdir
+    entries, root = tomllib.loads(Path(app.started).read_text()), app.installdir
     mounts = entries.pop("mounts")
     assert mounts[:2] == [f"{root}/runscripts:/runscripts", f"{root}/payload:/payload"]
     assert mounts[-2:] == ["${HOME}:${HOME}", "${PWD}:${PWD}"]
@@ -78,13 +78,19 @@ def test_the_environment_definition_file_is_toml_with_mounts_and_the_sites_hooks
     assert entries["annotations"]["com"]["hooks"]["aws_ofi_nccl"] == {"enabled": "true", "variant": "cuda-dl"}
 
 
-def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
-    from easybuild.easyblocks.pytorchcontainerengine import literal, toml
-
+def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(easyblock, monkeypatch, site, tmp_path):
+    app = easyblock(ENGINE)
+    app.make_installdir()
+    command(site / "srun", "echo Python 3.12\n")
+    monkeypatch.chdir(site)
+    (tmp_path / "$USER").mkdir()
     texts = ['a "b" \\ c', "ü $HOME ${X}", "a = [1]"]
-    entries = {"image": "/a", "mounts": texts, "writable": True, "new": 1, "env": {"A": texts[0], "B": ""}}
-    assert tomllib.loads(toml(entries)) == entries
-    assert literal("/a/$USER/b") == "/a/$$USER/b"
+    added = {"texts": texts, "writable": True, "new": 1, "env": {"A": texts[0], "B": ""}}
+    app.cfg["edf"], app.cfg["binds"] = added, [f"{tmp_path}/$USER:/b"]
+    app.require_start()
+    entries = tomllib.loads(Path(app.started).read_text())
+    assert {name: entries[name] for name in added} == added
+    assert f"{tmp_path}/$$USER:/b" in entries["mounts"]
 
 
 @pytest.mark.parametrize(
