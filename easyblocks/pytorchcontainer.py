@@ -14,16 +14,17 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 from easybuild.tools.modules import get_software_root
 
-from pytorch_install import images, tree
+from pytorch_install import built_images, tree
 from pytorch_install.host_network import write_host_network
+from pytorch_install.images import InstalledImage, write_provenance
 from pytorch_install.interface import image_interface
 from pytorch_install.parameters import COMMANDS, containerimage
-from pytorch_install.runtime import image_python
+from pytorch_install.runtime import in_image
 from pytorch_install.source_packages import SourcePackageSteps
 from pytorch_install.user_software import UserSoftware
 
 
-class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchModule, containerimage.ContainerImage):
+class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, containerimage.ContainerImage):
     """Support for installing PyTorch as a container image with a module around it."""
 
     ENGINE = 'apptainer'
@@ -45,6 +46,9 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
             raise EasyBuildError("%s: 'signing_key' is no longer a parameter, signatures are not checked. Replace it "
                                  "with the image's SHA-256, in 'checksums' or 'image_checksum'", self.cfg.path)
         self.require_image()
+        if self.cfg['source_packages'] and not isinstance(self.image, built_images.BuiltImage):
+            raise EasyBuildError("%s has 'source_packages', which are built in an image that is made here, or on top "
+                                 "of an installed one. Name its module in 'builddependencies'", self.cfg.path)
         self.image.base_module = self.base_module
         self.user_software = UserSoftware(self.installdir)
         self.users_environment = None
@@ -54,11 +58,11 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
     @property
     def base_module(self):
         """Name of the build dependency whose image is the base, or None."""
-        return images.base_dependency(self.cfg, self.name)
+        return built_images.base_dependency(self.cfg, self.name)
 
     def kinds(self):
         """Kinds of images by the extension of their source, or what `image` names."""
-        return {**super().kinds(), '.def': images.DefinitionFile, '.yml': images.Cotainr}
+        return {**super().kinds(), '.def': built_images.DefinitionFile, '.yml': built_images.Cotainr}
 
     def named_kinds(self):
         """Also the image of a build dependency, on which a definition file can be built too."""
@@ -66,50 +70,39 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
         if all(record['name'] == self.cfg['base_image'] for record in self.records if record['name'].endswith('.sif')):
             kinds.pop('.sif', None)  # the base of a conda environment is not the image
         if self.base_module and '.def' not in kinds:
-            kinds[self.base_module] = images.PackagesOnTop
-        building = {images.DefinitionFile, images.PackagesOnTop}
-        if self.cfg['source_packages'] and len(kinds) == 1 and not building & {*kinds.values()}:
-            raise EasyBuildError("%s has 'source_packages', which are built in the image of a definition file, or on "
-                                 "top of an installed one. Name its module in 'builddependencies'", self.cfg.path)
+            kinds[self.base_module] = built_images.PackagesOnTop
         return kinds
-
-    def checksum_step(self):
-        super().checksum_step()
-        self.image.wheels = self.wheels
 
     def prepare_step(self, *args, **kwargs):
         """Find the base with its module, and unload that: its binds and settings are not those of this image."""
         super().prepare_step(*args, **kwargs)
-        if self.base_module and not self.dry_run:
-            self.image.base = images.read_base(self.base_module, get_software_root(self.name), os.environ.get('SIF'))
+        if self.base_module:
+            self.image.base = built_images.read_base(self.base_module, get_software_root(self.name),
+                                                     os.environ.get('SIF'))
             self.modules_tool.unload([self.base_module])
 
     def configure_step(self):
         """Check for a container runtime before the long steps; compare with the base, which is known now."""
-        containerimage.ContainerImage.configure_step(self)
-        if self.image.base_module and self.image.base:
+        super().configure_step()
+        if self.image.base:
             self.fetch_image()
 
     def build_step(self):
         """Build the image, unless it is a file already or the installed one is the same."""
-        if self.base_module and self.dry_run:
-            self.dry_run_msg("  packages of %s", self.image.reference)
-        elif not self.image.is_kept:
+        if not self.image.is_kept:
+            self.image.wheels, self.image.parallel = self.wheels, self.cfg.parallel
             self.image.packages = [(package, self.unpacked(package)['finalpath']) for package in self.source_packages]
-            self.image.parallel = self.cfg.parallel
             self.image.build()
 
     def complete_runtime(self):
         """Write the image's provenance, and the list of the host's libraries that it can load."""
-        python = image_python(self.image.runtime, self.image_path, self.cfg['conda_activation'], '--cleanenv')
-        images.write_provenance(self.image, self.image_path, python, ['--version'])
-        write_host_network(images.directory_of(self.image_path), os.path.join(tree.PROFILES, self.cfg['cluster']))
+        provenance = write_provenance(self.image, self.image_path, self.python('--cleanenv'), ['--version'])
+        write_host_network(provenance, os.path.join(tree.PROFILES, self.cfg['cluster']))
 
     def install_tree(self):
         """Also make the users' virtual environment, with the installed image."""
         super().install_tree()
-        if not self.dry_run:
-            self.users_environment = self.user_software.prepare(self.runtime_python())
+        self.users_environment = self.user_software.prepare(self.runtime_python())
 
     def values_without_module(self):
         runtime = containerimage.find_runtime()
@@ -122,10 +115,13 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
         """Put the users' virtual environment in place."""
         self.user_software.finish(self.users_environment)
 
+    def python(self, *options):
+        """The image's Python, that of its conda environment if it has one."""
+        return [*in_image(self.image.runtime, self.image_path, self.cfg['conda_activation'], *options), 'python3']
+
     def runtime_python(self):
-        """The image's Python, that of its conda environment if it has one; it sees the installation directory."""
-        return image_python(self.image.runtime, self.image_path, self.cfg['conda_activation'],
-                            '--bind', self.installdir)
+        """It sees the installation directory."""
+        return self.python('--bind', self.installdir)
 
     @property
     def launch(self):
@@ -134,7 +130,7 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
 
     @property
     def notes(self):
-        is_built = isinstance(self.image, images.BuiltImage)
+        is_built = isinstance(self.image, built_images.BuiltImage)
         return ('`%s` starts %s' % (
                     self.launch.strip().replace('exec', 'run'),
                     'a command, or Python without one' if is_built else 'its own entrypoint, if it has one'),

@@ -13,7 +13,6 @@ from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, which
-from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install.images import InstalledImage, write_provenance
 
@@ -81,14 +80,13 @@ class EB_PyTorchEnroot(InstalledImage, EB_PyTorchImage):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        name = '%s-%s%s' % (self.name, det_full_ec_version(self.cfg), EnrootImage.EXTENSION)
+        name = '%s-%s%s' % (self.name, self.full_version, EnrootImage.EXTENSION)
         self.image = EnrootImage(self.cfg, name, [], self.builddir)
 
     def checksum_step(self):
         """Import the image, unless the installed one is the same."""
         super().checksum_step()
-        if not self.dry_run:
-            self.fetch_image()
+        self.fetch_image()
 
     def configure_step(self):
         """Check for enroot; the image starts when it is installed."""

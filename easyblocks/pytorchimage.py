@@ -91,6 +91,9 @@ class EB_PyTorchImage(EB_PyTorchModule):
             raise EasyBuildError("%s cannot start python3 in %s: %s. %s", engine.product, image,
                                  last_line(result.output)[:200], engine.no_start.replace('%s', image))
 
+    def build_step(self):
+        """Build nothing."""
+
     def install_runtime(self):
         """Install nothing: the image stays where the program has it."""
 

@@ -26,15 +26,7 @@ from pytorch_install import tree  # noqa: E402 (the line before; it checks EasyB
 from easybuild.easyblocks.generic.containerimage import ContainerImage, one_source  # noqa: E402
 from easybuild.easyblocks.generic.lockedvenv import LockedVenv  # noqa: E402
 
-from pytorch_install import interface  # noqa: E402
-from pytorch_install.parameters import (  # noqa: E402
-    EXPECTED,
-    check_machine,
-    check_parameters,
-    check_path,
-    machines_of,
-)
-from pytorch_install.runtime import hold_packages, run_program, versioned_commands  # noqa: E402
+from pytorch_install import interface, parameters, runtime  # noqa: E402
 from pytorch_install.transaction import Installation  # noqa: E402
 
 # Initializes a process group of one rank from environment variables, as users' scripts do, in the same command as the
@@ -46,16 +38,13 @@ CHECK = ("import re, torch; found = re.match('[0-9.]+', torch.__version__)[0]; "
          "total = torch.ones(1); dist.all_reduce(total); dist.destroy_process_group(); "
          "assert total.item() == 1.0")
 
-# Steps that leave the installed software unchanged.
-STEPS_BEFORE_INSTALL = STEP_NAMES[:STEP_NAMES.index(INSTALL_STEP)]
-
 
 class EB_PyTorchModule(EasyBlock):
     """
     Shared base of the PyTorch easyblocks.
 
-    A subclass provides the runtime: install_runtime puts it into the installation directory, runtime_python is the
-    command (a list) of its Python before the module exists, and enter_image the one that runs others in the image.
+    A subclass provides the runtime: install_runtime puts it into the installation directory, and runtime_python is the
+    command (a list) of its Python before the module exists.
 
     Some methods replace what EasyBuild does not intend to be overridden; their docstrings state what it does instead.
     """
@@ -85,7 +74,6 @@ class EB_PyTorchModule(EasyBlock):
     SITE_FILES = {}
     records = ContainerImage.records
     site_files = ContainerImage.site_files
-    extract_step = ContainerImage.extract_step
     fetch_lock = LockedVenv.fetch_lock
 
     @classmethod
@@ -98,10 +86,12 @@ class EB_PyTorchModule(EasyBlock):
 
     def __init__(self, ec, *args, **kwargs):
         """Check the recipe, remove search paths of compilers and linkers from the module, and write its help."""
-        check_parameters(ec, EXPECTED)
+        parameters.check_parameters(ec, parameters.EXPECTED)
+        if build_option('extended_dry_run'):
+            raise EasyBuildError("PyTorch's easyblocks cannot run with --extended-dry-run. Run `eb --dry-run`")
         super().__init__(ec, *args, **kwargs)
         for path in (self.installdir, self.mod_filepath):
-            check_path(path)
+            parameters.check_path(path)
         self.installation = Installation(self.installdir, self.mod_filepath)
         self.module_load_environment.replace({'PATH': ['bin']})
         self.wheels = None
@@ -109,8 +99,9 @@ class EB_PyTorchModule(EasyBlock):
         if self.cfg['cluster'] not in profiles:
             raise EasyBuildError("Cluster profile not found: %s in %s. Set the easyconfig parameter 'cluster' to one "
                                  "of: %s", self.cfg['cluster'], tree.PROFILES, ', '.join(profiles))
+        self.full_version = det_full_ec_version(self.cfg)
         self.cfg['usage'] = self.cfg['usage'] or interface.usage(
-            '%s/%s' % (self.name, det_full_ec_version(self.cfg)), self.launch, self.notes, self.cfg['gpu'],
+            '%s/%s' % (self.name, self.full_version), self.launch, self.notes, self.cfg['gpu'],
             self.cfg['wheel_index'])
 
     @property
@@ -121,71 +112,52 @@ class EB_PyTorchModule(EasyBlock):
     @property
     def image_commands(self):
         """Commands of the image that bin/ offers on the host."""
-        return versioned_commands(self.runtime_python(), self.cfg['commands']) if self.ENGINE else []
+        return runtime.versioned_commands(self.runtime_python(), self.cfg['commands']) if self.ENGINE else []
 
     def post_init(self):
         """
-        Check the recipe's machines, and clean up after an `eb` that was killed.
+        Check the machines of recipe and lock, and clean up after an `eb` that was killed.
 
         EasyBuild has no step between taking its lock and fetching sources; this method is the only place.
         """
-        check_machine(os.path.basename(self.cfg.path), self.cfg['machines'],
-                      "Install it on such a host, or choose a recipe for this one")
+        recipe = os.path.basename(self.cfg.path)
+        parameters.check_machine(recipe, self.cfg['machines'],
+                                 "Install it on such a host, or choose a recipe for this one")
         if self.lock:
-            self.check_lock(self.lock.get('path') or os.path.join(os.path.dirname(self.cfg.path), self.lock['name']))
+            path = os.path.join(os.path.dirname(self.cfg.path), self.lock['name'])
+            parameters.check_machine(path, parameters.machines_of(path),
+                                     "Add the hashes of this machine's wheels, or choose another recipe")
         super().post_init()
-        if self.dry_run:
-            return
         if not build_option('ignore_locks'):
             self.installation.recover()
-        if (self.IN_PLACE and self.installation.has_module and self.cfg['stop'] not in STEPS_BEFORE_INSTALL
+        if (self.IN_PLACE and self.installation.has_module
+                and self.cfg['stop'] not in STEP_NAMES[:STEP_NAMES.index(INSTALL_STEP)]
                 and not any(map(build_option, ['module_only', 'sanity_check_only', 'force']))):
             raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import. If no job "
                                  "uses it, run `eb --force %s`; to keep both, install it with another 'versionsuffix'",
-                                 self.full_mod_name, os.path.basename(self.cfg.path))
-
-    def check_lock(self, path):
-        """Check the machines of a requirements lock, which may be somewhere else on the source path."""
-        if os.path.isfile(path):
-            check_machine(path, machines_of(path), "Add the hashes of this machine's wheels, or choose another recipe")
+                                 self.full_mod_name, recipe)
 
     def run_step(self, step, step_methods):
         """
         Run one step; after an error, Ctrl-C or --stop, installation and module are as they were before.
 
         EasyBuild installs in place, as most build systems write the final path into files: it has removed the previous
-        installation by then, and keeps the incomplete one for debugging.
+        installation by then, and keeps the incomplete one for debugging; so does --stop, if there was none.
         """
         try:
             super().run_step(step, step_methods)
-        except StopException:
-            if self.installation.has_module and self.roll_back():
-                print_msg("stopped after the %s step: %s is as it was before, what this step installed is removed",
-                          step, self.full_mod_name)
+        except BaseException as error:
+            if self.installation.begun and (self.installation.has_module or not isinstance(error, StopException)):
+                change_dir(self.orig_workdir)
+                self.installation.roll_back()
+                print_msg("%s is as it was before: what this run installed is removed", self.full_mod_name)
             raise
-        except BaseException:
-            self.roll_back()
-            raise
-
-    def roll_back(self):
-        """Restore the previous installation; return whether it had been put aside."""
-        begun = self.installation.begun
-        if begun:
-            change_dir(self.orig_workdir)
-            self.installation.roll_back()
-        return begun
 
     def checksum_step(self):
         """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
         super().checksum_step()
         if self.lock and not self.wheels:
             self.fetch_lock(self.lock['path'])
-
-    def configure_step(self):
-        """Subclasses check what they need before the long steps."""
-
-    def build_step(self):
-        """Subclasses build what they install."""
 
     def remove_module_file(self):
         """
@@ -200,42 +172,25 @@ class EB_PyTorchModule(EasyBlock):
 
     def make_installdir(self, *args, **kwargs):
         """Put the installed directory aside, where EasyBuild removes it, and make a new one."""
-        if not self.dry_run:
-            self.installation.begin()
+        self.installation.begin()
         super().make_installdir(*args, **kwargs)
 
     def install_step(self):
         """Install the scripts, which running jobs may start at any moment, then the runtime and everything else."""
-        self.install_scripts()
+        tree.install_parts(self.installdir)
         self.install_runtime()
         self.install_tree()
-        self.hold_packages()
-
-    def install_scripts(self):
-        tree.install_parts(self.installdir)
+        runtime.hold_packages(self.runtime_python(), self.installdir, self.cfg['wheel_index'])
 
     def install_tree(self):
-        """Install the cluster profile and the commands in bin/; compile the scripts."""
+        """Install the cluster profile and the commands in bin/; compile the scripts, as ranks cannot write there."""
         tree.install_profile(self.cfg['cluster'], self.installdir)
-        self.compile_bytecode()
+        runtime.run_program(self.runtime_python(), 'compile_tree.py', self.installdir)
         tree.install_commands(self.ENGINE, self.image_commands, self.installdir, self.values_without_module())
 
     def values_without_module(self):
         """Values of libexec/enter for commands that start without the module: texts and lists, by their names."""
-        return interface.installation_values(self.name, det_full_ec_version(self.cfg), self.installdir, self.cfg)
-
-    def compile_bytecode(self):
-        """Compile runscripts and payload for the runtime's Python: ranks cannot write there."""
-        run_program(self.runtime_python(), 'compile_tree.py', self.installdir)
-
-    def hold_packages(self):
-        hold_packages(self.runtime_python(), self.installdir, self.cfg['wheel_index'])
-
-    def permissions_step(self):
-        """Adjust permissions; the payload stays writable for its owner, as `cp -r` of users keeps modes."""
-        super().permissions_step()
-        if not self.dry_run:
-            adjust_permissions(os.path.join(self.installdir, 'payload'), stat.S_IWUSR, ignore_errors=True)
+        return interface.installation_values(self.name, self.full_version, self.installdir, self.cfg)
 
     def make_module_extra(self, *args, **kwargs):
         """Add the interface that all runtimes share; unloading restores the user's own values."""
@@ -243,14 +198,14 @@ class EB_PyTorchModule(EasyBlock):
         return ''.join([
             interface.conflicts(generator, self.cfg['conflicts']), interface.template(generator, 'pushenv'),
             super().make_module_extra(*args, **kwargs),
-            interface.shared_interface(generator, self.name, det_full_ec_version(self.cfg), self.installdir,
-                                       self.activation(), self.cfg['cluster'])])
+            interface.shared_interface(generator, self.name, self.full_version, self.installdir, self.activation(),
+                                       self.cfg['cluster'])])
 
     def activation(self):
         """Commands that activate the environment, by variables; `true` if it is always active."""
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'true'}
 
-    def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
+    def sanity_check_step(self, custom_paths=None, **kwargs):
         """Run torch and the payload with the runtime."""
         paths = {
             'files': ['runscripts/conda-python-distributed', 'payload/mnist_ddp.py'] + (custom_paths or []),
@@ -260,7 +215,7 @@ class EB_PyTorchModule(EasyBlock):
         os.environ['PYTORCH_LAUNCH_ACTIVE'] = '0'
         launch = self.launch_in_test()
         commands = [launch + 'conda-python-distributed -c "%s"' % (CHECK % self.version),
-                    launch + 'conda-python-simple "$PAYLOAD"/mnist_ddp.py --help', *(custom_commands or [])]
+                    launch + 'conda-python-simple "$PAYLOAD"/mnist_ddp.py --help']
         super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)
 
     def launch_in_test(self):
@@ -275,11 +230,9 @@ class EB_PyTorchModule(EasyBlock):
         module. It takes the path from mod_filepath and not as a parameter, so mod_filepath is a hidden file until the
         module is complete. The sanity check's module gets the user's umask, with which Lmod may hide it from root.
         """
-        if fake or self.dry_run:
-            modules = super().make_module_step(fake=fake)
-            if not self.dry_run:
-                # the directory around them is private
-                adjust_permissions(modules, stat.S_IROTH)
+        if fake:
+            modules = super().make_module_step(fake=True)
+            adjust_permissions(modules, stat.S_IROTH)  # the directory around them is private
             return modules
         module_file, self.mod_filepath = self.mod_filepath, self.installation.part
         try:

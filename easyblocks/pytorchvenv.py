@@ -13,7 +13,6 @@ from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import remove_file, which, write_file
-from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install import build_environment, interface
 from pytorch_install.runtime import install_site_files, read_json, write_json
@@ -37,29 +36,24 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
     }
 
     def __init__(self, *args, **kwargs):
-        """Leave PATH to the template."""
+        """Leave PATH to the template: commands.lua and commands.tcl set it, in their order."""
         super().__init__(*args, **kwargs)
-        self.module_load_environment.remove('PATH')  # commands.lua and commands.tcl set it, in their order
-
-    def configure_step(self):
-        """Check for the Python that the wheels are locked for, and for the variables of the builds."""
-        LockedVenv.configure_step(self)
-        for package in self.source_packages:
-            package.environment(os.environ)
-        build_environment.check_modules(self.modules_of_build(), self.initial_environ)
-        if self.cfg['packed'] and not which('mksquashfs'):
-            raise EasyBuildError("mksquashfs not found on PATH, and the recipe has packed = True. Install or load "
-                                 "squashfs-tools, or remove the parameter")
-
-    @property
-    def ENGINE(self):  # noqa: N802 (a constant of the other classes)
-        """What mounts the packed venv."""
-        return 'packed' if self.cfg['packed'] else ''
+        self.module_load_environment.remove('PATH')
+        self.ENGINE = 'packed' if self.cfg['packed'] else ''
 
     @property
     def image_commands(self):
         versions = ('', '3', self.cfg['python_version']) if self.cfg['packed'] else ()
         return [name + version for name in ('python', 'pip') for version in versions]
+
+    def configure_step(self):
+        """Check for the Python that the wheels are locked for, and for the variables of the builds."""
+        super().configure_step()
+        for package in self.source_packages:
+            package.environment(os.environ)
+        if self.cfg['packed'] and not which('mksquashfs'):
+            raise EasyBuildError("mksquashfs not found on PATH, and the recipe has packed = True. Install or load "
+                                 "squashfs-tools, or remove the parameter")
 
     def build_step(self):
         """Build the source packages in order, in an environment with the locked wheels."""
@@ -83,36 +77,27 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
             package.install(*self.runtime_python(), self.built_wheels)
         make_base(self.host_python, self.environment)
         install_site_files(os.path.join(self.environment, 'lib', 'python' + self.cfg['python_version']))
-        record = build_environment.record_build(self.host_python, self.modules_of_build())
-        record['source_packages'] = {package.requirement: package.environment(os.environ)
-                                     for package in self.source_packages}
-        write_json(os.path.join(self.installdir, build_environment.RECORD), record)
+        write_json(os.path.join(self.installdir, build_environment.RECORD), self.record_of_build())
 
     def install_tree(self):
         """Record the module's variables, for commands that run by their path without them."""
         super().install_tree()
         packed = {'PYTORCH_PACKED': os.path.join(self.installdir, PACKED)} if self.cfg['packed'] else {}
         write_file(os.path.join(self.installdir, interface.RECORDED), interface.recorded_variables(
-            self.installdir, self.name, det_full_ec_version(self.cfg), {**self.activation(), **packed}))
+            self.installdir, self.name, self.full_version, {**self.activation(), **packed}))
 
     def install_step(self):
         super().install_step()
-        if self.cfg['packed'] and self.dry_run:
-            self.dry_run_msg("  packed the installation into %s", PACKED)
-        elif self.cfg['packed']:
+        if self.cfg['packed']:
             pack(self.installdir, self.cfg['mksquashfs_args'], self.cfg.parallel)
 
-    def modules_of_build(self):
-        """The modules of this build, including the recipe's dependencies."""
+    def record_of_build(self):
+        """Python and modules of the installation, which --module-only keeps; before there is one, of this build."""
+        record = read_json(os.path.join(self.installdir, build_environment.RECORD))
         names = {build_only: [dep['full_mod_name'] for dep in self.toolchain.dependencies
                               if dep['build_only'] == build_only] for build_only in (False, True)}
-        return build_environment.modules_of_build(self.name, self.initial_environ, os.environ, names[False],
-                                                  names[True])
-
-    def record_of_build(self):
-        """The Python and the modules of the build: with --module-only, those of the installation."""
-        return (read_json(os.path.join(self.installdir, build_environment.RECORD))
-                or build_environment.record_build(self.host_python, self.modules_of_build()))
+        return record or build_environment.record_build(self.host_python, build_environment.modules_of_build(
+            self.name, self.initial_environ, os.environ, names[False], names[True]))
 
     def runtime_python(self):
         return [os.path.join(self.environment, 'bin', 'python')]
@@ -155,13 +140,10 @@ def pack(installdir, mksquashfs_args, parallel):
     """Pack an installation into a file in it with a number of cores, and record the file's SHA-256."""
     path = os.path.join(installdir, PACKED)
     part = path + '.part'
-    try:
-        run_command(['mksquashfs', installdir, part, '-noappend', '-no-progress', '-no-xattrs', '-all-root',
-                     '-processors', str(parallel or 1), *shlex.split(mksquashfs_args),
-                     '-p', MARKER + ' f 444 0 0 true', '-e', PACKED, os.path.basename(part)], hidden=True)
-        record = {'file': PACKED, 'sha256': checksum_of(part), 'size': os.path.getsize(part)}
-        os.replace(part, path)
-    finally:
-        if os.path.exists(part):
-            remove_file(part)
-    write_json(os.path.join(installdir, RECORD), record)
+    remove_file(part)
+    run_command(['mksquashfs', installdir, part, '-noappend', '-no-progress', '-no-xattrs', '-all-root',
+                 '-processors', str(parallel or 1), *shlex.split(mksquashfs_args),
+                 '-p', MARKER + ' f 444 0 0 true', '-e', PACKED, os.path.basename(part)], hidden=True)
+    write_json(os.path.join(installdir, RECORD),
+               {'file': PACKED, 'sha256': checksum_of(part), 'size': os.path.getsize(part)})
+    os.replace(part, path)

@@ -109,13 +109,9 @@ class LockedVenv(EasyBlock):
 
     def fetch_lock(self, path):
         """Fetch the wheels of a lock, unless they are on the source path."""
-        self.check_lock(path)
         directories = [os.path.join(place, letter_dir_for(self.name), self.name, 'wheels') for place in source_paths()]
         self.wheels = (Wheels(path, directories[0]) if self.dry_run else
                        fetch_wheels(path, directories, self.cfg['python_version'], self.cfg['wheel_index']))
-
-    def check_lock(self, path):
-        """Subclasses check more of a lock before they fetch wheels."""
 
     def extract_step(self):
         """Leave the sources where they are."""

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""
-The record of a build: Python, modules and system, as a file in the installation.
-"""
-import datetime
+"""The record of a build: Python, modules and system, as a file in the installation."""
 import os
 import platform
 
 from easybuild.easyblocks.generic.containerimage import run_command
-from easybuild.tools.build_log import EasyBuildError
 
 # The file, relative to the installation directory.
 RECORD = os.path.join('provenance', 'build.json')
@@ -20,14 +16,8 @@ def record_build(python, modules):
     """The record, as a dictionary; `python` makes the environment, and `modules` are those of `modules_of_build`."""
     # a virtual environment links to the base Python of the one that makes it
     code = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
-    path, version = run_command([python, '-c', code], hidden=True, in_dry_run=True).output.split()
-    return {
-        'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
-        'host': platform.node(),
-        'system': platform.platform(),
-        'python': {'path': path, 'version': version},
-        'modules': modules,
-    }
+    path, version = run_command([python, '-c', code], hidden=True).output.split()
+    return {'system': platform.platform(), 'python': {'path': path, 'version': version}, 'modules': modules}
 
 
 def modules_of_build(name, before, during, dependencies, build_dependencies):
@@ -57,12 +47,3 @@ def modules_of_build(name, before, during, dependencies, build_dependencies):
             of_user = module in before.get('LOADEDMODULES', '').split(':')
             modules['required' if of_user else 'brought'].append(module)
     return modules
-
-
-def check_modules(modules, before):
-    """Stop if the recipe replaced a loaded module by another version: the new module could not be loaded beside it."""
-    for module in modules['required']:
-        for other in before.get('LOADEDMODULES', '').split(':'):
-            if '/' in module and os.path.dirname(other) == os.path.dirname(module) and other != module:
-                raise EasyBuildError("%s is loaded, and the recipe's dependencies need %s. Run `module unload %s`, "
-                                     "then `eb` again", other, module, other)

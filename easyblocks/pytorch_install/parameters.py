@@ -2,6 +2,7 @@
 """
 Types and allowed values of the easyconfig parameters that the PyTorch easyblocks add; checks of paths and machines.
 """
+import os
 import platform
 import re
 
@@ -9,6 +10,7 @@ from easybuild.easyblocks.generic import containerimage
 from easybuild.easyblocks.generic.containerimage import check_parameters, or_none, text, texts  # noqa: F401
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.filetools import read_file
 
 COMMANDS = {'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
                          "Commands of the image that bin/ offers on the host", CUSTOM]}
@@ -84,6 +86,6 @@ def check_machine(what, machines, remedy):
 
 def machines_of(path):
     """Machines (`uname -m`) that a lock has wheels for, from its line `# machines: x86_64 aarch64`; None without it."""
-    with open(path, encoding='utf-8', errors='replace') as file:
-        found = re.search(r'^# machines:(.*)$', file.read(), re.MULTILINE)
+    lock = read_file(path) if os.path.exists(path) else ''
+    found = re.search(r'^# machines:(.*)$', lock, re.MULTILINE)
     return found[1].split() if found else None

@@ -64,15 +64,15 @@ def install_site_files(library):
         write_file(customize, read_file(os.path.join(PROGRAMS, 'explain_torch.py')), append=True)
 
 
-def image_python(runtime, image, conda_activation, *options):
+def in_image(runtime, image, conda_activation, *options):
     """
-    Command of an image's Python, that of its conda environment if it has one.
+    Command that runs another one in an image, in its conda environment if it has one.
 
     :param conda_activation: the recipe's command that activates the environment; that of the image runs before it
     :param options: options of the runtime's `exec`
     """
     script = 'eval "${WITH_CONDA:-}"; %s; exec "$0" "$@"' % conda_activation
-    return [runtime, 'exec', *options, image, 'bash', '-c', script, 'python3']
+    return [runtime, 'exec', *options, image, 'bash', '-c', script]
 
 
 def versioned_commands(python, names):

@@ -42,26 +42,21 @@ class SourcePackage:
 
     def environment(self, environ):
         """Environment variables of its build, with $NAME replaced by the host's variables."""
-        values = {}
-        for variable, value in self.variables.items():
-            try:
-                values[variable] = string.Template(value).substitute(environ)
-            except KeyError as missing:
-                raise EasyBuildError("$%s is not set, but %s is built with %s='%s'. Load the module that sets it, or "
-                                     "export it, and run `eb` again",
-                                     missing.args[0], self.name, variable, value) from missing
-        return values
+        try:
+            return {name: string.Template(value).substitute(environ) for name, value in self.variables.items()}
+        except KeyError as missing:
+            raise EasyBuildError("$%s is not set, but %s is built with %s. Load the module that sets it, or export it, "
+                                 "and run `eb` again", missing.args[0], self.name, self.variables) from missing
 
     def fetch(self, directory, checksum=None):
         """Download the sdist into a directory with pip and its configuration."""
         print_msg("%s: trying pip's own configuration..." % self.sdist)
         mkdir(directory, parents=True)
-        requirements = os.path.join(tempfile.mkdtemp(), 'requirements.txt')
         # pip runs the sdist to read its metadata: the hash ensures that it runs only this one
+        requirements = os.path.join(tempfile.mkdtemp(), 'requirements.txt')
         write_file(requirements, self.requirement + (' --hash=sha256:' + checksum if checksum else '') + '\n')
         result = run_command([sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps', '--no-binary', self.name,
-                              '--dest', directory, '-r', requirements], FOREIGN,
-                             fail_on_error=False, hidden=True)
+                              '--dest', directory, '-r', requirements], FOREIGN, fail_on_error=False, hidden=True)
         if result.exit_code:
             raise EasyBuildError("Fetching %s with pip failed: %s. Try again, or put the file into %s",
                                  self.sdist, last_line(result.output), directory)
@@ -102,12 +97,13 @@ class SourcePackageSteps:
         super().__init__(*args, **kwargs)
         self.source_packages = [SourcePackage(name, environment, [source['name'] for source in self.records])
                                 for name, environment in self.cfg['source_packages']]
+        self.built_wheels = os.path.join(self.builddir, 'wheels')
 
     def fetch_step(self, *args, **kwargs):
         """Fetch missing sdists with pip, unless the recipe has source_urls."""
         names = [source['name'] for source in self.records]
         directories = [os.path.join(path, letter_dir_for(self.name), self.name) for path in source_paths()]
-        for package in [] if self.dry_run or self.cfg['source_urls'] else self.source_packages:
+        for package in [] if self.cfg['source_urls'] else self.source_packages:
             if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
                 checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist,
                                                  index=names.index(package.sdist))
@@ -125,8 +121,3 @@ class SourcePackageSteps:
     def unpacked(self, package):
         """EasyBuild's record of a package's sdist; its patches go to 'finalpath'."""
         return next(source for source in self.src if source['name'] == package.sdist)
-
-    @property
-    def built_wheels(self):
-        """Directory for wheels of source packages until they are installed."""
-        return os.path.join(self.builddir, 'wheels')

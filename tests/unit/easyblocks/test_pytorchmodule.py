@@ -12,6 +12,7 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 from recipes import CONTAINER, TREE, VENV, both_syntaxes, module_text, recipe
 
+from pytorch_install import runtime, tree
 from pytorch_install.parameters import check_path
 
 
@@ -86,7 +87,9 @@ def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(eas
     assert "PIP_CONSTRAINT" not in module_text(app)
     python = ["env", f"PYTHONPATH={tmp_path}/packages", sys.executable, "-s", "-S"]
     monkeypatch.setattr(app, "runtime_python", lambda: python)
-    app.hold_packages()
+    app.install_runtime = app.install_tree = lambda: None
+    app.make_installdir()
+    app.install_step()
     assert re.search("^torch==2", (Path(app.installdir) / "constraints.txt").read_text(), re.MULTILINE)
     assert (Path(app.installdir) / "held/users_pip.py").exists()
     for name in ("PIP_CONSTRAINT", "PIP_FIND_LINKS"):
@@ -113,27 +116,17 @@ def test_an_unknown_cluster_profile_is_named_with_those_that_exist_before_anythi
         easyblock(edited(VENV, "cluster = 'local'", "cluster = 'nowhere'"))
 
 
-def test_the_payload_can_be_edited_after_cp_and_the_tree_has_no_bytecode_of_the_checkout(easyblock, monkeypatch):
+def test_the_tree_has_no_bytecode_of_the_checkout(easyblock):
     app = easyblock(recipe(VENV))
-    monkeypatch.setattr(app, "compile_bytecode", lambda: None)
     app.make_installdir()
-    app.install_scripts()
-    app.install_tree()
-    update_build_option("read_only_installdir", True)
-    app.permissions_step()
-    modes = {path: path.stat().st_mode & 0o222 for path in Path(app.installdir).rglob("*") if not path.is_symlink()}
-    payload = Path(app.installdir, "payload")
+    tree.install_parts(app.installdir)
     assert not list(Path(app.installdir).rglob("*.pyc"))
-    assert {mode for path, mode in modes.items() if payload in (path, *path.parents)} == {0o200}
-    assert {mode for path, mode in modes.items() if payload not in (path, *path.parents)} == {0}
-    Path(app.installdir).chmod(0o755)  # for the removal
 
 
-def test_a_dry_run_has_no_files_whose_permissions_it_changes(easyblock, monkeypatch):
-    monkeypatch.setattr(EasyBlock, "permissions_step", lambda _: None)
-    app = easyblock(recipe(VENV))
-    app.dry_run = True
-    app.permissions_step()
+def test_an_extended_dry_run_is_refused_as_it_would_change_files(easyblock):
+    update_build_option("extended_dry_run", True)
+    with pytest.raises(EasyBuildError, match="with --extended-dry-run. Run `eb --dry-run`"):
+        easyblock(recipe(VENV))
 
 
 def test_the_recipes_commands_are_offered_and_python_and_pip_with_their_version(easyblock, edited, monkeypatch):
@@ -142,7 +135,7 @@ def test_the_recipes_commands_are_offered_and_python_and_pip_with_their_version(
     monkeypatch.setattr(app, "runtime_python", lambda: [sys.executable])
     monkeypatch.setattr(app.user_software, "prepare", lambda _: None)
     app.make_installdir()
-    app.install_scripts()
+    tree.install_parts(app.installdir)
     app.install_tree()
     links = {path.name: str(path.readlink()) for path in (Path(app.installdir) / "bin").iterdir() if path.is_symlink()}
     version = ".".join(map(str, sys.version_info[:2]))
@@ -169,8 +162,9 @@ def test_the_sanity_checks_module_can_be_read_by_others_so_that_lmod_shows_it_to
 
 def test_stop_after_the_install_step_restores_the_previous_module(easyblock, monkeypatch, capsys):
     app = easyblock(recipe(VENV))
-    for method in ("install_runtime", "compile_bytecode", "hold_packages"):
+    for method in ("install_runtime", "install_tree"):
         monkeypatch.setattr(app, method, lambda: None)
+    monkeypatch.setattr(runtime, "hold_packages", lambda *_: None)
     app.cfg["stop"] = "install"
     root, module = Path(app.installdir), Path(app.mod_filepath)
     for path in (root / "old", module):

@@ -14,7 +14,7 @@ from easybuild.tools.build_log import EasyBuildError
 from recipes import VENV, command, recipe
 
 from pytorch_install import tree
-from pytorch_install.build_environment import check_modules, modules_of_build
+from pytorch_install.build_environment import modules_of_build
 
 HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
 CUDA_HOROVOD = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv.eb"
@@ -53,7 +53,7 @@ def test_a_build_gets_the_hosts_variables_and_a_missing_one_is_named_before_the_
     values = app.source_packages[0].environment({"NCCL_PATH": "/opt/nccl"})
     assert (values["HOROVOD_NCCL_HOME"], values["HOROVOD_GPU_OPERATIONS"]) == ("/opt/nccl", "NCCL")
     app.src = [{"name": "lock.txt", "path": "/lock.txt"}]
-    with pytest.raises(EasyBuildError, match=r"\$NCCL_PATH is not set, but horovod is built with HOROVOD_NCCL_HOME"):
+    with pytest.raises(EasyBuildError, match=r"\$NCCL_PATH is not set, but horovod is built with .*HOROVOD_NCCL_HOME"):
         app.configure_step()
 
 
@@ -101,12 +101,6 @@ CRAY = "gcc-native/13:cray-mpich/9.0.1:PrgEnv-gnu/8.7.0:rocm/7.1.1:cmake/3.31"
 def test_the_modules_of_a_build(before, during, dependencies, of_login, required, brought):
     found = modules(before, during, dependencies, ["cmake/3.31"], of_login=of_login)
     assert found == {"required": required, "brought": brought}
-
-
-def test_a_module_that_the_recipe_would_replace_is_refused_before_the_build():
-    found = modules("PrgEnv-gnu/8.6.0", "PrgEnv-gnu/8.5.0", ["PrgEnv-gnu/8.5.0"])
-    with pytest.raises(EasyBuildError, match=r"PrgEnv-gnu/8\.6\.0 is loaded, .*module unload PrgEnv-gnu/8\.6\.0"):
-        check_modules(found, {"LOADEDMODULES": "PrgEnv-gnu/8.6.0"})
 
 
 def test_the_variables_of_the_module_are_recorded_for_commands_without_it(packed, tmp_path, monkeypatch):

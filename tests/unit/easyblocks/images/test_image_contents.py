@@ -7,63 +7,46 @@ import sys
 from pathlib import Path
 
 import pytest
+from recipes import command
 
 from pytorch_install import runtime
-from pytorch_install.images import python_packages
-from pytorch_install.sandbox import HOOK_CODE, add_layout, with_layout
+from pytorch_install.built_images import HOOK_CODE, LAYOUT
+from pytorch_install.images import write_provenance
 
 NONE = '#!/bin/sh\necho "There is no runscript defined for this container\\n";\n'
 
 
 @pytest.fixture
-def sandbox(prefix, tmp_path):
-    """A function that gives an unpacked image with some files the layout."""
+def image(prefix, tmp_path):
+    """A function that gives the root of an image with some files the layout."""
 
     def make(files):
         for name, text in files.items():
             (tmp_path / "image" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "image" / name).write_text(text)
         for _ in range(2):  # an image on top of one that has the layout
-            add_layout(str(tmp_path / "image"))
+            subprocess.run(["sh", "-es", tmp_path / "image"], input=LAYOUT, text=True, check=True)
         return tmp_path / "image"
 
     return make
 
 
-def test_the_places_of_the_modules_binds_exist_and_run_and_shells_work(sandbox):
-    image = sandbox(
-        {".singularity.d/runscript": NONE, "payload/file": "", "etc/bash.bashrc": "", "etc/profile.d/a": ""}
-    )
-    assert all((image / name).is_dir() for name in ("runscripts", "payload", "user-software"))
-    assert (image / ".singularity.d/runscript").stat().st_mode & 0o777 == 0o755
-    assert (image / "etc/bash.bashrc").read_text() == ". /etc/profile.d/zz-start-path.sh\n"
-    assert (image / "etc/profile.d/zz-start-path.sh").exists()
-    assert (sandbox({".singularity.d/runscript": "mine"}) / ".singularity.d/runscript").read_text() == "mine"
-
-
-def test_links_that_lead_out_of_the_image_are_not_followed(sandbox, tmp_path):
-    (tmp_path / "host").mkdir()
-    (tmp_path / "host/bashrc").write_text("")
-    (tmp_path / "image/etc").mkdir(parents=True)
-    (tmp_path / "image/etc/profile.d").symlink_to(tmp_path / "host")
-    (tmp_path / "image/etc/bash.bashrc").symlink_to(tmp_path / "host/bashrc")
-    sandbox({".singularity.d/runscript": NONE})
-    assert [(path.name, path.read_text()) for path in (tmp_path / "host").iterdir()] == [("bashrc", "")]
-
-
-@pytest.mark.parametrize(
-    ("definition", "own"), [("Bootstrap: a\n\n%post\n    true", False), ("Bootstrap: a\n%runscript\n    true", True)]
-)
-def test_a_definition_file_gets_what_it_lacks(prefix, definition, own):
-    text = with_layout(definition)
-    assert text.startswith(definition) and text.count("%runscript") == 1
-    assert ('exec "${@:-python}"' in text) != own
-    assert "mkdir -p /runscripts /payload /user-software" in text
+def test_the_places_of_the_modules_binds_exist_and_run_and_shells_work(image):
+    root = image({".singularity.d/runscript": NONE, "payload/file": "", "etc/bash.bashrc": "a\n"})
+    assert all((root / name).is_dir() for name in ("runscripts", "payload", "user-software"))
+    assert (root / ".singularity.d/runscript").read_text() == '#!/bin/sh\nexec "${@:-python}"\n'
+    assert (root / "etc/bash.bashrc").read_text() == "a\n. /etc/profile.d/zz-start-path.sh\n"
+    code = f"PATH=/of/user:/bin:/usr/bin; . {root}/etc/profile.d/zz-start-path.sh; :; echo $PATH"
+    environ = {"PATH": "/of/module:/usr/bin:/bin"}
+    for shell in ("sh", "bash"):
+        output = subprocess.check_output([shell, "-c", code], env=environ, text=True)
+        assert output == "/of/module:/usr/bin:/bin:/of/user\n"
+    assert (image({".singularity.d/runscript": "mine"}) / ".singularity.d/runscript").read_text() == "mine"
 
 
 @pytest.mark.parametrize("names", [["torch"], []])
 def test_the_directory_of_the_images_torch_gets_the_line_that_keeps_it(prefix, tmp_path, names):
-    assert "|| true" in with_layout("Bootstrap: a\n").split("%runscript")[0]
+    assert LAYOUT.splitlines()[-1].endswith("|| true")
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
@@ -73,19 +56,30 @@ def test_the_directory_of_the_images_torch_gets_the_line_that_keeps_it(prefix, t
 
 def test_the_activation_of_the_conda_environment_can_have_quotation_marks(prefix):
     activation = """export "A=it's"' here'"""
-    command = runtime.image_python("apptainer", "x.sif", activation)
-    assert command[:3] == ["apptainer", "exec", "x.sif"]
+    words = [*runtime.in_image("apptainer", "x.sif", activation), "python3"]
+    assert words[:3] == ["apptainer", "exec", "x.sif"]
     environment = {**os.environ, "WITH_CONDA": 'export "B=of the image"'}
     code = "import os; print(os.environ['A'], os.environ['B'])"
-    output = subprocess.check_output([*command[3:], "-c", code], env=environment, text=True)
+    output = subprocess.check_output([*words[3:], "-c", code], env=environment, text=True)
     assert output == "it's here of the image\n"
 
 
-def test_an_image_without_pip_is_a_warning(prefix, tmp_path, capfd):
-    python = tmp_path / "python3"
-    python.write_text("#!/bin/sh\necho 'No module named pip' >&2; exit 1\n")
-    python.chmod(0o755)
-    assert python_packages([str(python)]) == {}
+def test_an_image_without_pip_is_a_warning(image_of, tmp_path, monkeypatch, capfd):
+    python = command(
+        tmp_path / "bin" / "python3",
+        """[ "$*" != '-I -' ] || echo '{"libraries": {}}'
+        [ "$2" != -c ] || echo '{"python": "/bin/python3"}'
+        [ "$2" != -m ] || { echo 'No module named pip' >&2; exit 1; }
+        """,
+    )
+    command(tmp_path / "bin" / "apptainer", "echo apptainer version 1.4.1\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    (tmp_path / "x.sif").touch()
+    written = write_provenance(image_of("image = 'x.sif'"), str(tmp_path / "x.sif"), [str(python)], ["--version"])
+    directory = Path(written)
+    record = json.loads((directory / "image.json").read_text())
+    assert (record["python"], record["runtime"]) == ("/bin/python3", "apptainer version 1.4.1")
+    assert {path.name for path in directory.iterdir()} == {"image.json", "libraries.json"}
     assert "no list of packages: pip failed in the image: No module named pip" in capfd.readouterr().err
 
 
