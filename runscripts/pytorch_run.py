@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs a step of srun on some nodes of an allocation, and again without the nodes that failed: `pytorch-run`.
 
-A step; the nodes that failed after it, as Slurm, srun and pytorch-doctor report them; the next step. It runs on the
-host, with any Python from 3.6 and its standard library.
+Slurm, srun and pytorch-doctor report which failed. It runs on the host, with any Python from 3.6.
 """
 
 import argparse
@@ -13,14 +12,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pytorch_command import call, print_message
+from pytorch_command import call, positive, print_message
 from pytorch_doctor import FAIL
-from pytorch_launch import LaunchError, is_number
+from pytorch_launch import LaunchError
 from pytorch_launch.nodelist import hosts
 
 PROGRAM = "pytorch-run"
@@ -31,109 +28,97 @@ Runs COMMAND with srun on some nodes of this allocation. If a node fails, it run
     pytorch-run --spare 1 -N2 --ntasks-per-node=2 -- conda-python-distributed train.py
 
 The job needs --no-kill (salloc, sbatch): without it, Slurm ends the job when one of its nodes fails. The program
-must resume from its last checkpoint. Its own failure is not repeated. A node has failed if Slurm reports it, if srun
-reports that its tasks were killed and those of other nodes were terminated, if it does not answer, or if a check of
-pytorch-doctor fails there. The exit status is that of the last step.
+must resume from its last checkpoint. Its own failure is not repeated. A node has failed if Slurm or srun reports it,
+if it does not answer, or if a check of pytorch-doctor fails there. The exit status is that of the last step.
 """
 USAGE = "pytorch-run [--spare K] [--retries R] [--no-preflight] [options of srun] -- COMMAND ..."
 #: After these the program was asked to end, and its end is no failure of a node.
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-#: Passed on to srun, which passes them on to its tasks. A terminal sends SIGINT to srun itself.
-PASSED = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+#: Passed on to srun, which passes them on to its tasks; SIGINT is not, as a terminal sends it to srun itself.
+SIGNALS = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 #: Variables that srun(1) reads as --ntasks; and those of a step around this program, by their first letters.
 SIZES = re.compile("SLURM_(NTASKS|NPROCS)$")
 OF_STEP = re.compile("SLURM_(STEP|CPU_BIND|MEM_BIND|(NTASKS|NPROCS|NNODES|DISTRIBUTION)$)")
-#: A step after a failure starts within these seconds: the step of a node that failed counts as running until Slurm's
-#: SlurmdTimeout, and keeps its resources; and a step may also wait for ever (nebius/soperator, issue 854).
-LATER = ("--overlap", "--immediate=300")
-SHOWN_NODES = 8
+#: A step starts within these seconds: that of a node that failed counts as running until Slurm's SlurmdTimeout, and
+#: keeps its resources; and a step may also wait for ever (nebius/soperator, issue 854).
+LIMITS = ("--overlap", "--immediate=300")
 DOCTOR = str(Path(__file__).absolute().parent / "pytorch-doctor")
 #: The doctor's checks of a node; the others are of the module and the job.
 CHECKS = "gpu,driver,network,interfaces,fabric,caches"
 #: For squeue and sinfo; for one check; for a step with all nodes, with srun's 10 s for a node that does not answer.
 QUERY_SECONDS, CHECK_SECONDS, STEP_SECONDS = 60, 60, 90
-#: Steps with one node each that run side by side, for nodes that did not answer in a step with all.
+#: Steps of one node that run side by side, for nodes that did not answer in a step with all.
 AT_ONCE = 16
 #: States of a node that runs no jobs (sinfo(1), "NODE STATE CODES"), as their first letters, or not responding.
 BAD = re.compile(r"down|fail|error|unknown|power|reboot|future|.*\*$")
-#: What srun prints about a node where it cannot start a task; about one that Slurm lost; and about the end of tasks.
-LAUNCH_FAILURE = re.compile(r"failed on node ([^\s:]+): (.*)")
+#: What srun prints about a node that Slurm lost; and about the end of tasks.
 NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
 TASKS = re.compile(r"srun: error: ([^\s:]+): tasks? [\d,-]+: (.+)")
 
-Job = namedtuple("Job", "number where tasks nodes")
-Job.__doc__ = """A job or a component of one: its number for squeue, the options of srun that name it, and the tasks and
-nodes of its allocation as its variables tell, None if they do not."""
-
 
 def main(arguments):
-    for number in PASSED:
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    exit_on_signals()
     try:
         return Run(parse(arguments), dict(os.environ)).run()
     except LaunchError as error:
         print_message(PROGRAM, str(error))
         return error.status
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are of one line."""
-
-    def error(self, message):
-        raise LaunchError(message, "see pytorch-run --help")
+def exit_on_signals():
+    for number in SIGNALS:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def parse(arguments):
-    """The options, with the other options of srun as `srun` and the command as `command`. Raises LaunchError.
-
-    >>> parse(["--spare", "1", "-N2", "--cpus-per-task=2", "--", "hostname"]).srun
-    ['--cpus-per-task=2']
-    """
-    parser = Parser(PROGRAM, USAGE, HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """The options, with the other options of srun as `srun` and the command as `command`."""
+    parser = argparse.ArgumentParser(PROGRAM, USAGE, HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--spare", type=int, default=0, metavar="K", help="keep K nodes in reserve (default: those that -N leaves)")
     add("--retries", type=int, default=3, metavar="R", help="run again at most R times (default: %(default)s)")
     add("--no-preflight", action="store_true", help="do not check the nodes before the first run")
-    add("-N", "--nodes", type=int, metavar="N", help="nodes of a run (default: all but --spare)")
-    add("-n", "--ntasks", type=int, metavar="N", help="tasks of a run, on at most as many nodes")
+    add("-N", "--nodes", type=positive, metavar="N", help="nodes of a run (default: all but --spare)")
+    add("-n", "--ntasks", type=positive, metavar="N", help="tasks of a run, on at most as many nodes")
     add("-x", "--exclude", metavar="NODES", help="do not use these nodes")
     add("-w", "--nodelist", help=argparse.SUPPRESS)
     add("--het-group", default="0", metavar="K", help="component of a heterogeneous job (default: %(default)s)")
     end = [*arguments, "--"].index("--")
     options, options.srun = parser.parse_known_args(arguments[:end])
     options.command = arguments[end + 1 :]
-    for name, least in (("spare", 0), ("retries", 0), ("nodes", 1), ("ntasks", 1)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            parser.error(f"--{name.replace('_', '-')}={value} is not a number from {least}")
+    if min(options.spare, options.retries) < 0:
+        parser.error("--spare and --retries are numbers from 0")
     if not options.command:
-        raise LaunchError("no command after `--`", "write: pytorch-run [options] -- conda-python-distributed ...")
+        parser.error("no command after `--`. Write: pytorch-run [options] -- conda-python-distributed ...")
     if options.nodelist:
-        raise LaunchError("-w names nodes, but pytorch-run chooses them", "omit -w, or leave nodes out with -x")
+        parser.error("-w names nodes, but pytorch-run chooses them. Omit -w, or leave nodes out with -x")
     return options
 
 
 class Run:
     """The steps of `options` in the allocation that `env` describes. Raises LaunchError.
 
+    `job`     the number of the job, or of its component, and `where` the options of srun that name it
     `nodes`   those that have not failed, in the order of their use; `failed` those that have
-    `wanted`  the number of nodes of a step; `tasks` the options of srun for its tasks, as srun has them by default
+    `wanted`  the number of nodes of a step, and `tasks` the options of srun for its tasks, as srun has them by default
     """
 
     def __init__(self, options, env):
         self.options, self.env, self.failed = options, env, []
-        # batch scripts and the interactive step of salloc have the variables of the job; their numbers are the largest,
-        # or negative (Slurm 26.05)
+        component = f"_HET_GROUP_{options.het_group}" if env.get("SLURM_HET_SIZE") else ""
+        self.job = env.get("SLURM_JOB_ID" + component)
+        if not self.job:
+            remedy = "run it in `salloc --no-kill`, or in a batch script with #SBATCH --no-kill"
+            remedy = "name one component of the job: --het-group=0" if component else remedy
+            raise LaunchError(f"not in an allocation of Slurm: SLURM_JOB_ID{component} is not set", remedy)
+        self.where = [f"--jobid={env['SLURM_JOB_ID']}", *[f"--het-group={options.het_group}"] * bool(component)]
+        # batch scripts and salloc's shell have the job's variables, and the largest or negative numbers as steps
         step = env.get("SLURM_STEP_ID", "")
         self.is_in_step = step.isdecimal() and len(step) < 10
-        self.job = find_job(env, options.het_group)
         state, nodes = job_state(self.job)
         if state is None:
-            fault = f"job {self.job.number} has ended, or Slurm does not answer: SLURM_JOB_ID={env['SLURM_JOB_ID']}"
+            fault = f"job {self.job} has ended, or Slurm does not answer"
             raise LaunchError(fault, "run it in a running job: squeue --me")
-        excluded = set(hosts(options.exclude)) if options.exclude else set()
+        excluded = hosts(options.exclude) if options.exclude else []
         self.nodes = [node for node in nodes if node not in excluded]
         available, spare = len(self.nodes), options.spare
         # as srun does, tasks have at most as many nodes
@@ -142,25 +127,21 @@ class Run:
             least = max(self.wanted, 1)
             fault = f"-N{least} and --spare {spare} need {least + spare} nodes, and the allocation has {available}"
             raise LaunchError(fault, f"request more: salloc --no-kill -N{least + spare}")
-        self.tasks = self.choose_tasks()
-        states = node_states(self.nodes)
-        # those that the site takes out of service are the last to be used
-        self.drained = [node for node in self.nodes if states.get(node, ("",))[0].startswith("drain")]
-        self.nodes.sort(key=self.drained.__contains__)
-        self.leave_out(lost_nodes(self.nodes, None, states, self.nodes))
+        self.tasks = self.choose_tasks(component)
+        states = node_states(nodes).items()
+        self.drained = [node for node, (state, _) in states if state.startswith("drain")]
+        self.leave_out(lost_nodes(self.nodes, None, self.drained))
 
-    def choose_tasks(self):
-        count, total, nodes = self.wanted, self.job.tasks, self.job.nodes
+    def choose_tasks(self, component):
+        total, nodes = (int(self.env.get(name + component) or 0) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))
         if self.options.ntasks:
             return [f"--ntasks={self.options.ntasks}"]
         if not total or not nodes or any(option.startswith("--ntasks-per-") for option in self.options.srun):
             return []
-        fault = f"the job has {total} tasks on {nodes} nodes, and a step has {count} nodes"
-        if self.is_in_step:
-            fault = f"SLURM_NTASKS={total} is of step {self.env['SLURM_STEP_ID']}, and not of the job"
-        if self.is_in_step or (total % nodes and count != nodes):
-            raise LaunchError(fault, "name the tasks: --ntasks-per-node=...")
-        return [f"--ntasks={total * count // nodes}"]
+        if self.is_in_step or (total % nodes and self.wanted != nodes):
+            fault = f"SLURM_NTASKS={total} is of {'another step' if self.is_in_step else f'{nodes} nodes'}"
+            raise LaunchError(f"{fault}, and a run has {self.wanted} nodes", "name its tasks: --ntasks-per-node=...")
+        return [f"--ntasks={total * self.wanted // nodes}"]
 
     def leave_out(self, failed):
         for node, reason in failed.items():
@@ -170,78 +151,71 @@ class Run:
                 print_message(PROGRAM, f"{node} failed: {reason}")
 
     def shortage(self):
-        if len(self.nodes) >= self.wanted:
-            return None
-        return (
-            f"No spare node is left: {len(self.nodes)} of the {self.wanted} nodes that it needs, as "
-            f"{','.join(self.failed)} failed. Submit again with a larger -N, and with --exclude={','.join(self.failed)}"
+        failed = ",".join(self.failed)
+        return len(self.nodes) < self.wanted and (
+            f"No spare node is left: {len(self.nodes)} of the {self.wanted} nodes that it needs, as {failed} failed. "
+            f"Submit again with a larger -N, and with --exclude={failed}"
         )
 
     def run(self):
         """Run steps; return the exit status of the last one."""
         if not self.options.no_preflight and self.nodes:
-            start = time.monotonic()
-            self.leave_out(check_nodes(self.nodes, self.job))
-            print_message(PROGRAM, f"{len(self.nodes)} nodes checked in {time.monotonic() - start:.0f} s")
+            self.leave_out(check_nodes(self.nodes, self.where))
+            print_message(PROGRAM, f"{len(self.nodes)} nodes passed the check")
         if self.shortage():
-            print_message(PROGRAM, self.shortage())
-            return 1
-        attempt = 0
+            raise LaunchError(self.shortage(), status=1)
+        attempt, why = 0, None
         while True:
+            attempt += 1
             nodes = self.nodes[: self.wanted]
-            shown = ",".join(nodes) if len(nodes) <= SHOWN_NODES else f"{len(nodes)} nodes"
-            print_message(PROGRAM, f"run {attempt + 1} on {shown}, {len(self.nodes) - len(nodes)} spare")
-            status, is_ended, lines = self.step(nodes, LATER if attempt else LATER[:1] * self.is_in_step)
+            print_message(PROGRAM, f"run {attempt} on {','.join(nodes)}, {len(self.nodes) - len(nodes)} spare")
+            status, is_ended, lines = self.step(nodes)
             if is_ended:
                 return status
             state, in_job = job_state(self.job)
-            lost = lost_nodes(nodes, in_job, node_states(nodes), self.drained)
+            lost = lost_nodes(nodes, in_job, self.drained)
             if status == 0 and not lost:
                 return 0
             status = status or 1  # srun returns 0 if all ranks that did not end with 0 were on nodes that failed
-            if state in (None, "RUNNING"):
+            if state not in (None, "RUNNING"):
+                why = f"; the job is {state}"
+            else:
                 self.leave_out({**killed_nodes(lines), **lost})
                 try:
-                    self.leave_out(check_nodes(self.nodes, self.job))
+                    self.leave_out(check_nodes(self.nodes, self.where))
                 except LaunchError as error:
                     print_message(PROGRAM, error.fault)
-                why = None if set(nodes) & set(self.failed) else ", and no node failed: not repeated"
-                why = why or (self.shortage() and f". {self.shortage()}")
-            else:
-                why = f"; the job is {state}"
-            if why or attempt == self.options.retries:
-                why = why or f", the last of --retries {attempt}"
-                print_message(PROGRAM, f"run {attempt + 1} exited with status {status}{why}")
+                if not set(nodes) & set(self.failed):
+                    why = ", and no node failed: not repeated"
+                elif self.shortage():
+                    why = f". {self.shortage()}"
+                elif attempt > self.options.retries:
+                    why = f", the last of --retries {self.options.retries}"
+            if why:
+                print_message(PROGRAM, f"run {attempt} exited with status {status}{why}")
                 return status
-            attempt += 1
 
-    def step(self, nodes, later):
+    def step(self, nodes):
         """Run a step; return its exit status, whether this program was told to end, and srun's messages."""
-        where = [*self.job.where[1:], f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
-        command = ["srun", *later, *self.options.srun, *where, *self.tasks, *self.options.command]
+        where = [*self.where[1:], f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
+        command = ["srun", *LIMITS, *self.options.srun, *where, *self.tasks, *self.options.command]
         left = OF_STEP if self.is_in_step else SIZES
         env = {name: text for name, text in self.env.items() if not left.match(name)}
-        received, missed, process = [], [], None
+        received, process = [], None
 
         def pass_on(number, _):
             received.append(number)
-            if process is None:
-                missed.append(number)
-            elif number != signal.SIGINT:
+            if process and number != signal.SIGINT:
                 process.send_signal(number)
 
-        before = {number: signal.signal(number, pass_on) for number in {*PASSED, *ENDING}}
-        try:
-            process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE)
-            for number in missed:  # before srun was there
-                process.send_signal(number)
-            lines = copy(process.stderr.fileno())
-            status = process.wait()
-        except OSError as error:
-            raise LaunchError(f"cannot start srun: {error.strerror}") from error
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number in SIGNALS:
+            signal.signal(number, pass_on)
+        process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE)
+        for number in received:  # before srun was there
+            process.send_signal(number)
+        lines = copy(process.stderr.fileno())
+        status = process.wait()
+        exit_on_signals()
         return 128 - status if status < 0 else status, any(number in ENDING for number in received), lines
 
 
@@ -259,22 +233,6 @@ def copy(source):
     return lines
 
 
-def find_job(env, group):
-    """The Job of this allocation; `group` is its component. Raises LaunchError."""
-    number, where, end = env.get("SLURM_JOB_ID"), [], ""
-    if not number:
-        remedy = "run it in `salloc --no-kill -N3`, or in a batch script with #SBATCH --no-kill"
-        raise LaunchError("not in an allocation of Slurm: SLURM_JOB_ID is not set", remedy)
-    if env.get("SLURM_HET_SIZE"):
-        end, where = f"_HET_GROUP_{group}", [f"--het-group={group}"]
-        if not env.get("SLURM_JOB_ID" + end):
-            fault = f"--het-group={group} is not a component of job {number}"
-            raise LaunchError(fault, "name one: pytorch-run starts a step in one component")
-    sizes = [env.get(name + end) or "" for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES")]
-    numbers = [int(text) if is_number(text) else None for text in sizes]
-    return Job(env["SLURM_JOB_ID" + end], [f"--jobid={number}", *where], *numbers)
-
-
 def query(*command):
     """The rows that a command of Slurm prints, split at `|`; none if it fails."""
     lines = call(command, QUERY_SECONDS)[1].splitlines()
@@ -286,8 +244,8 @@ def job_state(job):
 
     squeue prints all elements of an array for the one that has the array's number.
     """
-    rows = query("squeue", "--noheader", f"--jobs={job.number}", "--format=%A|%T|%N")
-    found = [(state, hosts(nodes) if nodes else []) for number, state, nodes in rows if number == job.number]
+    rows = query("squeue", "--noheader", f"--jobs={job}", "--format=%A|%T|%N")
+    found = [(state, hosts(nodes) if nodes else []) for number, state, nodes in rows if number == job]
     return (found or [(None, None)])[0]
 
 
@@ -297,13 +255,13 @@ def node_states(nodes):
     return {node: (state, f" ({why})" if why.lower() not in ("", "none") else "") for node, state, why in rows}
 
 
-def lost_nodes(nodes, in_job, states, drained=()):
+def lost_nodes(nodes, in_job, drained):
     """The nodes that Slurm reports as failed, each with the reason; `in_job` has those of the job, None if unknown.
 
     srun knows no status of a rank on such a node, and returns 0 if all others did (Slurm 22.05): a step with one is not
     complete, whatever its status. `drained` has the nodes that the site had taken out of service before.
     """
-    failed = {}
+    failed, states = {}, node_states(nodes)
     for node in nodes:
         state, why = states.get(node, ("", ""))
         if BAD.match(state) or (state.startswith("drain") and node not in drained):
@@ -332,18 +290,17 @@ def killed_nodes(lines):
     return {node: "srun: its tasks were killed" for node in ends[0][0] if by_node[node] == {"Killed"}}
 
 
-def check_nodes(nodes, job):
+def check_nodes(nodes, where):
     """The nodes that fail pytorch-doctor's checks or do not answer, each with the reason.
 
     Checks that fail on all nodes are reported alone. Raises LaunchError if no node answers: it is not the nodes.
     """
-    answers, silent = _ask(nodes, job)
-    unknown = [node for node in nodes if node not in answers and node not in silent]
+    answers, _ = ask(nodes, where)
+    failed, silent = {}, [node for node in nodes if node not in answers]
     with ThreadPoolExecutor(AT_ONCE) as pool:  # a node that does not answer ends the step on the others
-        for more, reasons in pool.map(lambda node: _ask([node], job), unknown if len(nodes) > 1 else ()):
-            answers.update(more)
-            silent.update(reasons)
-    failed = {node: silent.get(node, f"no answer within {STEP_SECONDS} s") for node in nodes if node not in answers}
+        for node, (answer, reason) in zip(silent, pool.map(lambda node: ask([node], where), silent)):
+            answers.update(answer)
+            failed.update({} if answer else {node: reason})
     if not answers:
         raise LaunchError(f"no node answers pytorch-doctor: {nodes[0]}: {failed[nodes[0]]}", "omit it: --no-preflight")
     common = set.intersection(*map(set, answers.values())) if len(answers) > 1 else set()
@@ -355,23 +312,19 @@ def check_nodes(nodes, job):
     return failed
 
 
-def _ask(nodes, job):
-    """The failed checks of each node that answers, and srun's reasons why it started nothing on others."""
-    where = [*job.where, f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--ntasks={len(nodes)}"]
+def ask(nodes, where):
+    """The failed checks of each node that answers, and srun's last error, or why there is none."""
+    where = [*where, f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--ntasks={len(nodes)}"]
     step = ["--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=0", "--time=3", "--mpi=none"]
     doctor = [DOCTOR, "--json", f"--timeout={CHECK_SECONDS}", f"--only={CHECKS}"]
     text = call(["srun", *where, *step, *doctor], STEP_SECONDS, stderr=subprocess.STDOUT)[1]
-    answers = {}
+    answers, reason = {}, f"no answer within {STEP_SECONDS} s"
     for line in text.splitlines():
-        try:
+        if line.startswith("srun: error: "):
+            reason = line.replace("error: ", "", 1)
+        with contextlib.suppress(ValueError):  # other lines, and those that are cut
             found = json.loads(line) if line.startswith("{") else {}
-        except ValueError:  # cut
-            continue
-        if found.get("node") in nodes:
-            failed = [row for row in found["checks"] if row["verdict"] == FAIL]
-            answers[found["node"]] = {row["check"]: row["finding"] for row in failed}
-    reasons = dict(LAUNCH_FAILURE.findall(text))
-    errors = [line[len("srun: error: ") :] for line in text.splitlines() if line.startswith("srun: error: ")]
-    if not reasons and errors and len(nodes) == 1:
-        reasons[nodes[0]] = errors[-1]
-    return answers, {node: f"srun: {reasons[node]}" for node in nodes if node in reasons and node not in answers}
+            failed = [row for row in found.get("checks", []) if row["verdict"] == FAIL]
+            if found.get("node") in nodes:
+                answers[found["node"]] = {row["check"]: row["finding"] for row in failed}
+    return answers, reason
