@@ -5,7 +5,3 @@
 puts ranks at the same place together. `dumps` compares the files of PyTorch's flight recorder.
 It runs on login and compute nodes, on the host, with any Python from 3.6 and its standard library.
 """
-
-
-class StacksError(Exception):
-    """Nothing can be shown; the message has what is wrong, where, and what to do."""

@@ -2,32 +2,26 @@
 """The command `pytorch-stacks`: reads its options, asks Slurm for the nodes of a job, and runs itself on each."""
 
 import argparse
-import base64
 import contextlib
 import json
 import os
 import platform
 import re
-import shutil
-import time
-import zlib
 from pathlib import Path
 
 from pytorch_command import call, positive, print_message, write_output
-from pytorch_launch.nodelist import NodeListError, hosts
+from pytorch_launch import LaunchError
+from pytorch_launch.nodelist import hosts
 
-from pytorch_stacks import StacksError
 from pytorch_stacks.dumps import report_dumps
 from pytorch_stacks.node import read_node
-from pytorch_stacks.report import as_text, group_ranks
+from pytorch_stacks.report import report_ranks
 
 NAME = "pytorch-stacks"
 #: The command, which compute nodes start by this path.
 PROGRAM = Path(__file__).resolve().parents[1] / "pytorch-stacks"
 #: For srun to start and end the step, beyond the time for a node.
 STEP_SECONDS = 20
-#: srun mixes the output of tasks, but passes on lines below 1,024 bytes whole (slurm, src/slurmd/slurmstepd/io.c).
-LINE_BYTES, MARK = 640, "pytorch-stacks-part "
 OPTIONS = "--overlap --ntasks-per-node=1 --cpu-bind=none --mem=0 --gres=none --mpi=none --kill-on-bad-exit=0 --quiet"
 
 EPILOG = """\
@@ -43,39 +37,24 @@ def main(arguments):
     try:
         if options.dumps is not None:
             text, status = report_dumps(options.dumps, options.world_size)
-        elif options.here:
+        elif options.here or options.of:
             job, step = options.of or (None, None)
             answer = read_node(platform.node(), os.environ, os.geteuid(), options.timeout, job, step)
-            shown = None if options.raw else show(job and f"job {job}", [answer], [], is_part=True)
+            shown = report_ranks(job and f"job {job}", [answer], [], is_part=True) if options.here else None
             text, status = shown or (in_lines(answer), 0)
         elif options.job is None:
-            raise StacksError("no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help")
+            raise LaunchError("no job", "name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help")
         else:
             text, status = "", 0
-            for name, components, step in find_jobs(*options.job, os.geteuid()):
+            for name, components, step in find_jobs(*options.job):
                 asked = [ask_nodes(*component, step, options.timeout) for component in components]
                 answers, silent = (sum(found, []) for found in zip(*asked))
-                more, worse = show(f"job {name}", answers, silent, is_part="+" in name)
+                more, worse = report_ranks(f"job {name}", answers, silent, is_part="+" in name)
                 text, status = text + more, max(status, worse)
-    except (StacksError, OSError) as error:
+    except (LaunchError, OSError) as error:
         print_message(NAME, error)
         return 2
     return write_output(NAME, text) or status
-
-
-def show(job, answers, silent, *, is_part):
-    """The text about the answers of nodes and nodes without one, and the exit status; StacksError without any rank.
-
-    `is_part`: other ranks may be elsewhere.
-    """
-    launches = [launch._replace(missing=[] if is_part else launch.missing) for launch in group_ranks(answers)]
-    if not launches and not silent:
-        raise StacksError(
-            f"no rank found: no Python with RANK and WORLD_SIZE among the processes of {job or 'this node'}. "
-            "Start ranks with conda-python-distributed or torchrun"
-        )
-    is_complete = not silent and not any(launch.missing or launch.faults for launch in launches)
-    return as_text(job, launches, silent), int(not is_complete)
 
 
 def parse(arguments):
@@ -92,8 +71,7 @@ def parse(arguments):
     parser.add_argument("--world-size", type=positive, metavar="N", help="ranks of the dumps, if they do not tell it")
     text = "seconds for a rank's stack (default: %(default)s)"
     parser.add_argument("--timeout", type=positive, default=20, metavar="S", help=text)
-    parser.add_argument("--of", type=job_and_step, help=argparse.SUPPRESS)
-    parser.add_argument("--raw", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--of", type=job_and_step, help=argparse.SUPPRESS)  # alone on the nodes of a job
     return parser.parse_args(arguments)
 
 
@@ -105,21 +83,19 @@ def job_and_step(text):
     return found.groups()
 
 
-def find_jobs(job, step, uid):
-    """The running jobs of user `uid` that a number stands for, as (name, components, step). Raises StacksError.
+def find_jobs(job, step):
+    """The running jobs that a number stands for, as (name, components, step). Raises LaunchError.
 
     An array stands for each of its elements. A component is (number of the job for srun, group or None, node list): a
     heterogeneous job has several, and another job one.
     """
-    rows = [row for row in _squeue("%i|%A|%T|%U|%u|%N", "--jobs=" + job) if "+" not in job or row[0] == job]
+    rows = [row for row in _squeue("%i|%A|%T|%N", "--jobs=" + job) if "+" not in job or row[0] == job]
     running = [row for row in rows if row[2] in ("RUNNING", "COMPLETING", "SUSPENDED")]
     if not running:
         state = "its state is " + rows[0][2] if rows else "Slurm has no such job"
-        raise StacksError(f"job {job} does not run: {state}. Running jobs: squeue --me")
+        raise LaunchError(f"job {job} does not run: {state}", "running jobs: squeue --me")
     jobs, steps = {}, []
-    for name, number, _, owner, user, nodes in running:
-        if owner != str(uid):
-            raise StacksError(f"job {job} belongs to {user}. Only its user can read its stacks")
+    for name, number, _, nodes in running:
         if step is not None:
             # Slurm names a step by the element, or by the number of the component
             names = (f"{name}.", f"{number}.")
@@ -132,58 +108,46 @@ def find_jobs(job, step, uid):
             jobs.setdefault(leader if job == leader else name, []).append(component)
     if not jobs:
         others = ", ".join(name for name, _ in steps) or "none"
-        raise StacksError(f"step {job}.{step} does not run. Steps of this job: {others}")
+        raise LaunchError(f"step {job}.{step} does not run", f"steps of this job: {others}")
     return [(name, components, step) for name, components in sorted(jobs.items())]
+
+
+def _squeue(fields, *selection):
+    status, output, errors = call(["squeue", "--noheader", "--format=" + fields, *selection], 60)
+    if status != 0 and "Invalid job id" not in errors:
+        raise LaunchError(f"squeue failed: {errors.strip()}", "run pytorch-stacks where Slurm's commands are")
+    return [row.strip().split("|") for row in output.splitlines() if row.strip()]
 
 
 def ask_nodes(job, group, nodes, step, seconds):
     """What `node.read_node` returned on each of `nodes`, and a list of (node, reason) for those without an answer."""
-    try:
-        names = hosts(nodes)
-    except NodeListError as error:
-        raise StacksError(f"{error.fault}. {error.remedy}") from error
+    names = hosts(nodes)
     where = [f"--jobid={job}", f"--nodelist={nodes}", f"--nodes={len(names)}", f"--ntasks={len(names)}"]
     where += [] if group is None else [f"--het-group={group}"]
-    here = ["--here", "--of", job if step is None else f"{job}.{step}", "--timeout", str(seconds), "--raw"]
+    here = ["--of", job if step is None else f"{job}.{step}", "--timeout", str(seconds)]
     command = ["srun", *where, *OPTIONS.split(), "--job-name=pytorch-stacks", "--input=none", "--label"]
-    _, output, errors = _call([*command, str(PROGRAM), *here], 2 * seconds + STEP_SECONDS)
+    limit = 2 * seconds + STEP_SECONDS
+    status, output, errors = call([*command, str(PROGRAM), *here], limit)
     answers = read_lines(output)
     answered = {answer["node"] for answer in answers}
     # what srun or a node reported, without the statuses of tasks, of which there is one for each node
     lines = [line.strip() for line in errors.splitlines() if line.strip() and "Exited with exit code" not in line]
+    lines += [f"timed out after {limit} s"] * (status == 124)
     reason = ": ".join(["no answer", *lines[-1:]])
     return answers, [(name, reason) for name in names if name not in answered]
 
 
 def in_lines(answer):
-    text = base64.b64encode(zlib.compress(json.dumps(answer).encode())).decode()
-    return "".join(f"{MARK}{text[start : start + LINE_BYTES]}\n" for start in range(0, len(text), LINE_BYTES))
+    """An answer in short lines: srun mixes those of tasks, and cuts them at 1,024 bytes (slurmstepd/io.c)."""
+    return json.dumps(answer, indent=0) + "\n"
 
 
 def read_lines(text):
     """The answers in the output of `srun --label`; one that is not complete is left out."""
-    parts, answers = {}, []
-    for task, mark, part in (line.partition(f": {MARK}") for line in text.splitlines()):
-        if mark:
-            parts[task.strip()] = parts.get(task.strip(), "") + part
-    for part in parts.values():
-        with contextlib.suppress(ValueError, zlib.error):
-            answers.append(json.loads(zlib.decompress(base64.b64decode(part)).decode()))
+    tasks, answers = {}, []
+    for task, _, line in (line.partition(": ") for line in text.splitlines()):
+        tasks[task.strip()] = tasks.get(task.strip(), "") + line
+    for answer in tasks.values():
+        with contextlib.suppress(ValueError):
+            answers.append(json.loads(answer[answer.index('{"node"') :]))
     return answers
-
-
-def _squeue(fields, *selection):
-    status, output, errors = _call(["squeue", "--noheader", "--format=" + fields, *selection], 60)
-    if status != 0 and "Invalid job id" not in errors:
-        raise StacksError(f"squeue failed: {errors.strip()}. Check Slurm (sinfo)")
-    return [row.strip().split("|") for row in output.splitlines() if row.strip()]
-
-
-def _call(command, seconds):
-    if not shutil.which(command[0]):
-        raise StacksError(f"{command[0]} not found on PATH. Run pytorch-stacks where Slurm's commands are")
-    began = time.monotonic()
-    status, output, errors = call(command, seconds)
-    # 137 is also that of srun whose task was killed
-    is_late = status == 124 or (status == 137 and time.monotonic() - began >= seconds)
-    return status, output, errors + f"\ntimed out after {seconds} s" * is_late

@@ -15,8 +15,8 @@ from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pytorch_launch import LaunchError, read
 from pytorch_launch import process as read_process
-from pytorch_launch import read
 
 #: py-spy processes at a time; of the processes that a rank started, so many are read.
 WORKERS, CHILDREN = 8, 16
@@ -24,23 +24,15 @@ WORKERS, CHILDREN = 8, 16
 NO_NAMES = ("", "none", "local")
 #: Variables of ranks that mpirun started.
 OF_MPI = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
-INSTALL = "Install it with the module's pip (`pip install py-spy`, with a venv module `pip install --user py-spy`)"
-#: The kernel's setting, and for each value who may trace, and what to do.
+INSTALL = "install it with the module's pip (`pip install py-spy`, with a venv module `pip install --user py-spy`)"
+#: The kernel's setting of who may trace (docs/hangs.md).
 SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
-REFUSALS = {
-    "1": "the kernel allows tracing only to parents (kernel.yama.ptrace_scope=1). Start the rank with "
-    "conda-python-distributed, and without PYTORCH_LAUNCH_TRACEABLE=0",
-    "2": "the kernel allows only root to trace (kernel.yama.ptrace_scope=2). Use a container that starts without "
-    "setuid, or ask the site for another value",
-    "3": "the kernel allows no tracing (kernel.yama.ptrace_scope=3). Ask the site for another value",
-}
-OTHERWISE = "no permission to trace it. Run pytorch-stacks as the job's user, and on the host instead of in an image"
+ALLOW = (
+    "run pytorch-stacks as the job's user, on the host instead of in an image, and start ranks with "
+    "conda-python-distributed and without PYTORCH_LAUNCH_TRACEABLE=0"
+)
 
 Process = namedtuple("Process", "pid parent started env")
-
-
-class SpyError(Exception):
-    """The stacks of a process cannot be read; the message has the reason and the remedy."""
 
 
 def read_node(host, env, uid, seconds, job=None, step=None, root=""):
@@ -56,12 +48,12 @@ def read_node(host, env, uid, seconds, job=None, step=None, root=""):
         threads, fault = [], None
         try:
             threads = read_stacks(pid, variables, seconds)
-        except SpyError as error:
+        except LaunchError as error:
             fault = str(error)
         for child in children[:CHILDREN] if threads else ():
             try:
                 threads.append({**read_stacks(child, variables, seconds)[0], "name": f"of process {child}"})
-            except (SpyError, IndexError):  # the permission to trace is not inherited
+            except (LaunchError, IndexError):  # the permission to trace is not inherited
                 continue
         launch, rank = _key(variables)
         if launch.startswith(("127.", "localhost:")):  # another world on each node
@@ -126,47 +118,35 @@ def _key(env):
 def read_stacks(pid, env, seconds):
     """The threads of process `pid`, which started with variables `env`: the main thread first.
 
-    A thread is {"name", "frames"}, a frame [function, file, line]; the innermost frame is first. Raises SpyError.
+    A thread is {"name", "frames"}, a frame [function, file, line]; the innermost frame is first. Raises LaunchError.
     """
     # the directories of PATH as the rank sees them, then those of this process
     places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
     places += [place for place in os.environ.get("PATH", "").split(":") if place]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     fault = "py-spy not found on the PATH of the rank or of its node"
     for program in filter(None, (shutil.which("py-spy", path=place) for place in places)):
-        try:  # that of an image may not start here
-            found = _dump(program, pid, seconds)
+        command = [program, "dump", "--json", "--pid", str(pid)]
+        try:
+            done = subprocess.run(command, timeout=seconds, check=False, **pipes)
             break
-        except OSError as error:
+        except OSError as error:  # that of an image may not start here
             fault = f"py-spy cannot be started: {program}: {error.strerror}"
+        except subprocess.TimeoutExpired:
+            if read_process(pid)[1] == "D":
+                fault = "it waits in the kernel for a device or a file system"
+                raise LaunchError(fault, "ask the site to check the node") from None
+            raise LaunchError(f"no stack within {seconds} s: try again with a larger --timeout") from None
     else:
-        raise SpyError(f"{fault}. {INSTALL}")
+        raise LaunchError(fault, INSTALL)
+    errors = done.stderr.decode(errors="replace")
+    if done.returncode and ("ermission" in errors or "not permitted" in errors):
+        raise LaunchError(f"no permission to trace it (kernel.yama.ptrace_scope={read(SCOPE) or 0})", ALLOW)
+    if done.returncode:
+        raise LaunchError(f"py-spy: {' '.join(errors.split())[:300] or f'exit status {done.returncode}'}")
     threads = []
+    found = json.loads(done.stdout.decode(errors="replace"))
     for thread in sorted(found, key=lambda thread: thread.get("os_thread_id") != pid):
         frames = [[frame["name"], frame["filename"], frame["line"]] for frame in thread["frames"]]
         threads.append({"name": thread.get("thread_name") or f"thread {thread.get('os_thread_id')}", "frames": frames})
     return threads
-
-
-def _dump(program, pid, seconds):
-    """What py-spy prints about a process. Raises SpyError, and OSError if py-spy cannot be started."""
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [program, "dump", "--json", "--pid", str(pid)]
-    try:
-        done = subprocess.run(command, timeout=seconds, check=False, **pipes)
-        if done.returncode == 0:
-            return json.loads(done.stdout.decode(errors="replace"))
-    except subprocess.TimeoutExpired:
-        reason, wait = "try again with a larger --timeout", read(f"/proc/{pid}/wchan")
-        if read_process(pid)[1] == "D":
-            place = f" ({wait})" if wait not in (None, "", "0") else ""
-            reason = f"it waits in the kernel for a device or a file system{place}. Ask the site to check the node"
-        raise SpyError(f"no stack within {seconds} s: {reason}") from None
-    except ValueError:
-        raise SpyError("py-spy printed no JSON. Use version 0.4 or newer") from None
-    errors = done.stderr.decode(errors="replace")
-    if read(f"/proc/{pid}/stat") is None:
-        raise SpyError("the process has ended")
-    if "ermission" in errors or "not permitted" in errors:
-        raise SpyError(REFUSALS.get(read(SCOPE), OTHERWISE))
-    lines = errors.strip().splitlines() or ["py-spy failed without a message"]
-    raise SpyError("py-spy: " + " ".join(line.strip() for line in lines[:2]))
