@@ -5,7 +5,7 @@ import sys
 
 from pytorch_launch import LaunchError, is_number
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.launchers import OF_NODES, OF_TORCHRUN_NODES, ONE_PER_NODE, launcher_option
+from pytorch_launch.launchers import OF_NODES, ONE_PER_NODE, launcher_option
 from pytorch_launch.plan import openmp_binding
 from pytorch_launch.world import AGENT, FABRIC_NAME, LAUNCH_ID
 
@@ -88,7 +88,7 @@ def meeting_options(arguments, env):
 
 def known_marks(arguments, env):
     """Variables of nodes that this command may have: torchrun's own, and all if the user says where the nodes meet."""
-    return OF_NODES if PLACES.intersection(meeting_options(arguments, env)) else OF_TORCHRUN_NODES
+    return OF_NODES if PLACES.intersection(meeting_options(arguments, env)) else OF_NODES[:1]
 
 
 def _check_options(given, world):

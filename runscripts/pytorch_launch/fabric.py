@@ -76,13 +76,12 @@ def choose_interface(env, node, root):
     """The variables that name the first interface of the profile's list that is usable on this node, and a Problem."""
     takers, faults = [name for name in TAKERS if name not in env], []
     for name in env.get(SOCKET_IFNAME, "").split() if takers else ():
-        interface = f"{root}/sys/class/net/{name}"
-        state = read(f"{interface}/operstate")
-        # drivers without a notion of a link report `unknown` (Linux, Documentation/networking/operstates.rst)
-        flags = read(f"{interface}/flags") if state == "unknown" else None
+        state = read(f"{root}/sys/class/net/{name}/operstate")
         if state is None:
             faults.append(f"{name} is absent")
-        elif state != "up" and not (flags and int(flags, 16) & 1):  # IFF_UP, netdevice(7)
+        # drivers without a notion of a link report `unknown` (Linux, Documentation/networking/operstates.rst); what is
+        # off is `down` with all of them (net/core/net-sysfs.c)
+        elif state not in ("up", "unknown"):
             faults.append(f"{name} is down")
         elif not has_address(name):
             faults.append(f"{name} has no address")

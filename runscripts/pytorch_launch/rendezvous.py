@@ -139,11 +139,12 @@ def _port(env, world, number):
         return free_port(number)
     if number is not None:
         return LOWEST_PORT + number % SPAN
-    fault = f"{world.source} passes no number to its ranks to compute a port from"
-    if world.spans_nodes:
-        raise RendezvousError(fault, _on_all_ranks(env, "a MASTER_PORT"), rank=world.rank)
-    remedy = "export MASTER_PORT before the launch; in a container, omit --pid and --containall"
-    raise RendezvousError(f"{fault}, and the launcher cannot be seen from here", remedy, rank=world.rank)
+    remedy = _on_all_ranks(env, "a MASTER_PORT")
+    if not world.spans_nodes:
+        remedy = "export MASTER_PORT before the launch; in a container, omit --pid and --containall"
+    raise RendezvousError(
+        f"{world.source} passes no number to its ranks to compute a port from", remedy, rank=world.rank
+    )
 
 
 def _on_all_ranks(env, variable):

@@ -118,8 +118,7 @@ COUNTS = (
     *(("AWS_BATCH_JOB_", "NUM_NODES"), ("SM_", "HOSTS"), ("VC_", "_NUM")),
     *(("PET_", "NNODES"), ("PET_", "NPROC_PER_NODE")),
 )
-OF_TORCHRUN_NODES = "PET_"
-OF_NODES = (OF_TORCHRUN_NODES, "AWS_BATCH_", "SM_", "VC_", "VK_")
+OF_NODES = ("PET_", "AWS_BATCH_", "SM_", "VC_", "VK_")
 
 OF_TORCHRUN = ("GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
 

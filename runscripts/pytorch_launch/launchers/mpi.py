@@ -63,12 +63,12 @@ def pals(env, hostname):
     The file PALS_APINFO has size and nodes of this launch, also where `mpiexec --hosts` chose them. Without it, as in a
     container that does not bind its directory, the nodes are those of the job.
     """
-    names = ["PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_NODEID"]
+    names = ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE")
     layout = read_layout(env.get("PALS_APINFO"), number(env, "PALS_RANKID"))
-    if layout is not None and env.get("PMI_SIZE") in (None, "", str(layout[1])):
-        env = {**env, "PMI_SIZE": str(layout[1])}
-        del names[4]  # that of the layout is counted from rank 0
-    return _world(env, hostname, names, "PALS", env.get("PALS_APID"), layout)
+    if layout is None or env.get("PMI_SIZE") not in (None, "", str(layout[1])):
+        return _world(env, hostname, names, "PALS", env.get("PALS_APID"), node_rank=number(env, "PALS_NODEID"))
+    env = {**env, "PMI_SIZE": str(layout[1])}
+    return _world(env, hostname, names, "PALS", env.get("PALS_APID"), first=layout[0], node_rank=layout[3])
 
 
 def pmi(env, hostname):
@@ -77,22 +77,21 @@ def pmi(env, hostname):
     return _world(env, hostname, names, "PMI", env.get("PMI_JOBID") or env.get("PBS_JOBID"))
 
 
-def _world(env, hostname, names, source, launch, layout=None):
-    """The world by the variables `names`; `launch` is text that its ranks share, `layout` what `read_layout` found."""
-    rank, size, local_rank, local_size = (number(env, name) for name in names[:4])
+def _world(env, hostname, names, source, launch, *, first=None, node_rank=None):
+    """The world by the variables `names`; `launch` is text that its ranks share, `first` the host of rank 0."""
+    rank, size, local_rank, local_size = (number(env, name) for name in names)
     if local_size >= size:
         first, node_rank = "127.0.0.1", 0
-    elif layout is not None and layout[1] == size:
-        first, node_rank = layout[0], layout[3]
-    else:
+    elif first is None:
         first, index = _allocation(env, hostname)
-        # If this host has another name in the allocation: assume nodes that are alike, with blocks of ranks, which is
-        # the default of every launcher.
-        node_rank = max(0, rank - local_rank) // max(1, local_size) if index is None else index
+        if node_rank is None:
+            # If this host has another name in the allocation: assume nodes that are alike, with blocks of ranks, which
+            # is the default of every launcher.
+            node_rank = max(0, rank - local_rank) // max(1, local_size) if index is None else index
     world = make_world(
         env,
         names,
-        **({} if len(names) > 4 else {"node_rank": node_rank}),
+        node_rank=node_rank,
         node=hostname,
         first_host=first,
         source=source,

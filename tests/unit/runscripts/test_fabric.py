@@ -40,7 +40,6 @@ def node(directory, **states):
         interface = directory / "sys" / "class" / "net" / name
         interface.mkdir(parents=True)
         (interface / "operstate").write_text(state + "\n")
-        (interface / "flags").write_text("0x9\n" if name == "lo" else "0x1002\n")
     return str(directory)
 
 
@@ -121,7 +120,7 @@ def test_torchrun_gets_the_plain_name_of_a_node_without_another_and_one_sentence
     ("interfaces", "env", "chosen"),
     [
         ("hsn0 hsn1 hsn2", {}, ("hsn1", "=hsn1")),
-        ("ib0 lo", {}, ("lo", "=lo")),  # the loopback's flags tell that it is up
+        ("ib0 lo", {}, ("lo", "=lo")),  # the loopback's state is not known
         # what the user or the profile sets
         ("hsn1", {"NCCL_SOCKET_IFNAME": "hsn"}, ("hsn1", None)),
         *(("hsn1", {"GLOO_SOCKET_IFNAME": value}, (None, "=hsn1")) for value in ("eth0", "")),
@@ -130,7 +129,7 @@ def test_torchrun_gets_the_plain_name_of_a_node_without_another_and_one_sentence
 def test_the_first_interface_that_is_up_becomes_that_of_gloo_and_nccl(
     step, names, with_address, tmp_path, interfaces, env, chosen
 ):
-    root = node(tmp_path, hsn0="down", hsn1="up", hsn2="up", lo="unknown", ib0="unknown")
+    root = node(tmp_path, hsn0="down", hsn1="up", hsn2="up", lo="unknown", ib0="lowerlayerdown")
     made = plan({**rank(step, 0), "PYTORCH_SOCKET_IFNAME": interfaces, **env}, root)
     assert tuple(made.changes.get(f"{name}_SOCKET_IFNAME") for name in ("GLOO", "NCCL")) == chosen
     assert warnings(made) == []

@@ -79,7 +79,14 @@ WORLDS = [
     ("step", "-SLURM_CPUS_ON_NODE", "3/4 1/2 1", {"node_cpus": None, "cpus_per_task": None}),
     *(
         ("step", PORTS(ports), "3/4 1/2 1", {"reserved_port": first})
-        for ports, first in (("12000-12003", 12000), ("12000,12005", 12000), ("1", 1), ("65535", 65535), ("", None))
+        for ports, first in (
+            ("12000-12003", 12000),
+            ("12000,12005", 12000),
+            ("1", 1),
+            ("65535", 65535),
+            ("", None),
+            ("(null)", None),
+        )
     ),
     ("step", MASKS("map_cpu:", "0,0"), "3/4 1/2 1", {"masks": [{0}, {0}]}),
     ("step", MASKS("map_cpu:", "3"), "3/4 1/2 1", {"masks": [{3}, {3}]}),
@@ -203,7 +210,6 @@ FAULTS = [
     ("pals", "PBS_NODEFILE=FILES/nodes", "PMI_SIZE is not set, but other variables of its launcher are"),
     ("batch", "WORLD_SIZE=8", "WORLD_SIZE=8 ... no srun, mpirun or torchrun... conda-python-simple"),  # it would wait
     # outside of Slurm's notation
-    *(("step", PORTS(ports), "SLURM_STEP_RESV_PORTS=") for ports in ("(null)", "0-3", "65536", "-12000", ",")),
     *(
         ("step", f"SLURM_STEP_TASKS_PER_NODE={tasks}", "SLURM_STEP_TASKS_PER_NODE=")
         for tasks in ("", "2(x)", "2(2)", "2(x2", "(x2)", "2,,2", "2(x²)", "2(x2)1", "9" * 5000, f"2(x{'9' * 5000})")
