@@ -12,7 +12,7 @@ import sys
 from easybuild.framework.easyblock import EasyBlock, StopException
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError, print_msg
-from easybuild.tools.config import build_option
+from easybuild.tools.config import build_option, install_path
 from easybuild.tools.filetools import adjust_permissions, change_dir, remove_file
 from easybuild.tools.hooks import INSTALL_STEP, STEP_NAMES
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
@@ -30,13 +30,10 @@ from pytorch_install import interface, parameters, runtime  # noqa: E402
 from pytorch_install.transaction import Installation  # noqa: E402
 
 # Initializes a process group of one rank from environment variables, as users' scripts do, in the same command as the
-# check of torch's version: importing torch is slow. Only the numbers of the version are compared: that of 2.3.1+rocm6.0
-# is 2.3.1, and NVIDIA's images have 2.1.0a0+b5021ba for 2.1.0.
-CHECK = ("import re, torch; found = re.match('[0-9.]+', torch.__version__)[0]; "
-         "assert found == '%s', torch.__version__; "
-         "import torch, torch.distributed as dist; dist.init_process_group('gloo'); "
-         "total = torch.ones(1); dist.all_reduce(total); dist.destroy_process_group(); "
-         "assert total.item() == 1.0")
+# check of torch's version: importing torch is slow. That of 2.3.1 may be 2.3.1+rocm6.0, or 2.1.0a0+b5021ba for 2.1.0.
+CHECK = ("import torch, torch.distributed as dist; assert torch.__version__.startswith('%s'), torch.__version__; "
+         "dist.init_process_group('gloo'); total = torch.ones(1); dist.all_reduce(total); "
+         "dist.destroy_process_group(); assert total.item() == 1.0")
 
 
 class EB_PyTorchModule(EasyBlock):
@@ -190,7 +187,10 @@ class EB_PyTorchModule(EasyBlock):
 
     def values_without_module(self):
         """Values of libexec/enter for commands that start without the module: texts and lists, by their names."""
-        return interface.installation_values(self.name, self.full_version, self.installdir, self.cfg)
+        base = interface.user_base(self.name, self.full_version, self.installdir)
+        return {'packages': '%(directory)s-%(identity)s' % base,
+                'binds': [install_path('software'), install_path('data'), *self.cfg.get('binds', [])],
+                'files': interface.CONNECTION_FILES + interface.CACHES, 'gpu': self.cfg['gpu']}
 
     def make_module_extra(self, *args, **kwargs):
         """Add the interface that all runtimes share; unloading restores the user's own values."""

@@ -215,7 +215,7 @@ class PackagesOnTop(BuiltImage):
             raise EasyBuildError("%s names %s as base, but no requirements lock (*.txt) in 'sources'. Add the lock of "
                                  "the packages to install on top", self.recipe.path, self.base_module)
         if self.base and lock:
-            check_lock(self.base, lock['path'], self.recipe['python_version'])
+            check_lock(self.base, lock['path'])
 
     def build(self):
         verify_base(self.base)
@@ -255,12 +255,8 @@ def verify_base(base):
                              base.image, base.module, found, expected, base.record['easyconfig'])
 
 
-def check_lock(base, lock, python_version):
-    """Stop if the packages of a lock do not fit the base; their wheels are for `python_version` (<major>.<minor>)."""
-    python = base.record['python_version']
-    if python.split('.')[:2] != python_version.split('.'):
-        raise EasyBuildError("%s has Python %s, and the lock is for Python %s. Lock the requirements for the base's "
-                             "Python, and set 'python_version'", base.module, python, python_version)
+def check_lock(base, lock):
+    """Stop if a lock would replace packages that the base keeps; pip refuses wheels for another Python."""
     for pin in read_lock(lock):
         kept = base.kept.get(canonical_name(pin.name), pin.version)
         if kept != pin.version:

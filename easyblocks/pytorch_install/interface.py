@@ -99,13 +99,6 @@ def recorded_variables(installdir, name, version, more):
     return '\n'.join(lines) + '\n'
 
 
-def installation_values(name, version, installdir, recipe):
-    """What commands in bin/ need when they start without the module, by the variables of libexec/enter."""
-    return {'packages': '%(directory)s-%(identity)s' % user_base(name, version, installdir),
-            'binds': [install_path('software'), install_path('data'), *recipe.get('binds', [])],
-            'files': CONNECTION_FILES + CACHES, 'gpu': recipe['gpu']}
-
-
 def image_interface(generator, recipe, image, user_software):
     """The image (a file name), what it sees of the host, and its search path."""
     flags = ('SINGULARITY_NV', 'APPTAINER_NV') if recipe['gpu'] == 'cuda' else ()
