@@ -111,6 +111,7 @@ class EB_PyTorchImage(EB_PyTorchModule):
         """Add the image, what it sees of the host, and the program's own settings if the recipe has any."""
         generator, values = self.module_generator, self.values()
         variables = {name: value % values for name, value in ENGINES[self.ENGINE].variables.items()}
-        mounts = interface.mounts_interface(generator, self.cfg['binds']) if ENGINES[self.ENGINE].mounts else ''
-        return super().make_module_extra(*args, **kwargs) + mounts + interface.pushenv(
-            generator, {name: value for name, value in variables.items() if value})
+        txt = super().make_module_extra(*args, **kwargs)
+        if ENGINES[self.ENGINE].mounts:
+            txt += interface.template(generator, 'mounts', {'binds': self.cfg['binds']})
+        return txt + interface.pushenv(generator, {name: value for name, value in variables.items() if value})

@@ -106,18 +106,9 @@ def image_interface(generator, recipe, image, user_software):
              'caches': CACHES}
     return ''.join(installed(generator, flag, '1', relpath=False) for flag in flags) + template(
         generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path), of_images=OF_IMAGES,
-        user_software=user_software, software=install_path('software'), data=install_path('data')) + template(
+        user_software=user_software) + template(
             generator, 'commands', {'directories': []}, users='commands',
             more=':%s.commands' % user_software)  # links that libexec/enter makes
-
-
-def mounts_interface(generator, binds):
-    """
-    What an image sees of the host, for programs that mount only the paths in their options.
-
-    :param binds: paths of the host that the image sees too, `path` or `path:target`
-    """
-    return template(generator, 'mounts', {'binds': binds}, software=install_path('software'), data=install_path('data'))
 
 
 def conflicts(generator, names):
@@ -144,6 +135,7 @@ def template(generator, name, lists=None, **values):
     if not os.path.exists(path):
         return ''
     separator = {'Lua': ', ', 'Tcl': ' '}[generator.SYNTAX]
+    values = {'software': install_path('software'), 'data': install_path('data'), **values}
     # a template has texts in quotation marks, some together with other words
     values = {key: quoted(generator, value)[1:-1] for key, value in values.items()}
     for key, texts in (lists or {}).items():
