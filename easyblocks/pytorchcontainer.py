@@ -49,16 +49,10 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
         if self.cfg['source_packages'] and not isinstance(self.image, built_images.BuiltImage):
             raise EasyBuildError("%s has 'source_packages', which are built in an image that is made here, or on top "
                                  "of an installed one. Name its module in 'builddependencies'", self.cfg.path)
-        self.image.base_module = self.base_module
         self.user_software = UserSoftware(self.installdir)
         self.users_environment = None
         self.mounted = self.user_software.directory
         self.installation.disposable.append(self.user_software.part)
-
-    @property
-    def base_module(self):
-        """Name of the build dependency whose image is the base, or None."""
-        return built_images.base_dependency(self.cfg, self.name)
 
     def kinds(self):
         """Kinds of images by the extension of their source, or what `image` names."""
@@ -69,17 +63,18 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
         kinds = super().named_kinds()
         if all(record['name'] == self.cfg['base_image'] for record in self.records if record['name'].endswith('.sif')):
             kinds.pop('.sif', None)  # the base of a conda environment is not the image
-        if self.base_module and '.def' not in kinds:
-            kinds[self.base_module] = built_images.PackagesOnTop
+        base = built_images.base_dependency(self.cfg)
+        if base and '.def' not in kinds:
+            kinds[base] = built_images.PackagesOnTop
         return kinds
 
     def prepare_step(self, *args, **kwargs):
         """Find the base with its module, and unload that: its binds and settings are not those of this image."""
         super().prepare_step(*args, **kwargs)
-        if self.base_module:
-            self.image.base = built_images.read_base(self.base_module, get_software_root(self.name),
-                                                     os.environ.get('SIF'))
-            self.modules_tool.unload([self.base_module])
+        module = built_images.base_dependency(self.cfg)
+        if module:
+            self.image.base = built_images.read_base(module, get_software_root(self.name), os.environ.get('SIF'))
+            self.modules_tool.unload([module])
 
     def configure_step(self):
         """Check for a container runtime before the long steps; compare with the base, which is known now."""
@@ -146,8 +141,7 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
 
     def make_module_step(self, fake=False):
         """Let the sanity check's module bind the new users' environment, which is not in place yet."""
-        prepared = fake and os.path.isdir(self.user_software.part)
-        self.mounted = self.user_software.part if prepared else self.user_software.directory
+        self.mounted = self.user_software.part if fake else self.user_software.directory
         return super().make_module_step(fake=fake)
 
     def image_statements(self):

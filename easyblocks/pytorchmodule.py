@@ -205,18 +205,14 @@ class EB_PyTorchModule(EasyBlock):
         """Commands that activate the environment, by variables; `true` if it is always active."""
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'true'}
 
-    def sanity_check_step(self, custom_paths=None, **kwargs):
+    def sanity_check_step(self, **kwargs):
         """Run torch and the payload with the runtime."""
-        paths = {
-            'files': ['runscripts/conda-python-distributed', 'payload/mnist_ddp.py'] + (custom_paths or []),
-            'dirs': ['bin', 'modulefiles/cluster'],
-        }
         # EasyBuild itself may run from an environment, which is active but not for the module
         os.environ['PYTORCH_LAUNCH_ACTIVE'] = '0'
         launch = self.launch_in_test()
         commands = [launch + 'conda-python-distributed -c "%s"' % (CHECK % self.version),
                     launch + 'conda-python-simple "$PAYLOAD"/mnist_ddp.py --help']
-        super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)
+        super().sanity_check_step(custom_paths={'files': [], 'dirs': ['bin']}, custom_commands=commands, **kwargs)
 
     def launch_in_test(self):
         """Prefix of a command of the sanity check to run it with the module's Python, as shell code."""

@@ -131,10 +131,6 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
                                   minor='.'.join(record['python']['version'].split('.')[:2]),
                                   python=record['python']['path'], version=record['python']['version'])
 
-    def sanity_check_step(self, *args, **kwargs):
-        paths = ['venv/bin/python', *([PACKED] if self.cfg['packed'] else [])]
-        super().sanity_check_step(*args, custom_paths=paths, **kwargs)
-
 
 def pack(installdir, mksquashfs_args, parallel):
     """Pack an installation into a file in it with a number of cores, and record the file's SHA-256."""

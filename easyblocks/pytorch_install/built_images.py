@@ -60,14 +60,13 @@ class BuiltImage(Image):
     An image that is made here.
 
     wheels: locked wheels that it is built with
-    base_module: name of the installed module whose image is the base, the build dependency of the same software
-    base: that module, once EasyBuild has loaded it
+    base: the installed module whose image is the base, once EasyBuild has loaded it
     packages: packages to build, as SourcePackage, each with the directory of its unpacked sdist
     parallel: number of parallel compilers
     """
 
     INGREDIENTS = ('base_image', 'debian_release', 'debian_packages', 'source_packages', 'mksquashfs_args')
-    wheels = base_module = base = parallel = None
+    wheels = base = parallel = None
     packages = ()
 
     @property
@@ -206,14 +205,14 @@ class PackagesOnTop(BuiltImage):
     @property
     def reference(self):
         """The sources and the base."""
-        return '%s on %s' % (super().reference, self.base_module)
+        return '%s on %s' % (super().reference, base_dependency(self.recipe))
 
     def fetch(self):
         """Check the recipe, and compare its lock with the base once EasyBuild has loaded that."""
         lock = self.source('.txt')
         if not (lock or self.recipe['source_packages']):
             raise EasyBuildError("%s names %s as base, but no requirements lock (*.txt) in 'sources'. Add the lock of "
-                                 "the packages to install on top", self.recipe.path, self.base_module)
+                                 "the packages to install on top", self.recipe.path, base_dependency(self.recipe))
         if self.base and lock:
             check_lock(self.base, lock['path'])
 
@@ -222,9 +221,9 @@ class PackagesOnTop(BuiltImage):
         self.repack(self.base.image, self.wheels)
 
 
-def base_dependency(easyconfig, software):
+def base_dependency(easyconfig):
     """Module, as users load it, whose image is the base: the build dependency of the same software; or None."""
-    found = [dependency for dependency in easyconfig.dependencies() if dependency['name'] == software]
+    found = [dependency for dependency in easyconfig.dependencies() if dependency['name'] == easyconfig['name']]
     names = ', '.join(dependency['short_mod_name'] for dependency in found)
     if len(found) > 1 or not all(dependency['build_only'] for dependency in found):
         raise EasyBuildError("%s names %s. One PyTorch module can be the base of an image: name it in "
