@@ -9,6 +9,7 @@ import math
 import os
 import re
 import secrets
+import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -159,7 +160,12 @@ def open_mlflow(directory: Path, options: Mapping[str, object], _first_epoch: in
     identity = identity_in(path, is_new)
     for name, value in (("REQUEST_MAX_RETRIES", "1"), ("REQUEST_TIMEOUT", "10")):  # by default minutes, for all ranks
         os.environ.setdefault(f"MLFLOW_HTTP_{name}", value)
-    mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{directory.resolve()}/mlflow.db")
+    address = os.environ.get("MLFLOW_TRACKING_URI")
+    if not address:
+        database = directory.resolve() / "mlflow.db"
+        sqlite3.connect(database).execute("PRAGMA schema_version")  # MLflow tries for 100 s to open what cannot be
+        address = f"sqlite:///{database}"
+    mlflow.set_tracking_uri(address)
     run = mlflow.start_run(run_id=identity or None, run_name=None if identity else directory.resolve().name)
     if not identity:
         mlflow.log_params({name: str(value) for name, value in options.items()})

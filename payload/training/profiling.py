@@ -57,8 +57,10 @@ class Profile:
         path = self.directory / f"trace-rank-{self.world.rank}.json"
         new = path.with_suffix(".new")
         profiler.export_chrome_trace(str(new))
-        try:
-            new.replace(path)  # torch reports no error: not on a full disk, for example
+        try:  # torch reports no error: on a full disk, the file is absent or cut short
+            if b'"traceName"' not in new.read_bytes()[-(2**13) :]:  # its last entry
+                raise OSError
+            new.replace(path)
         except OSError:
             for part in (new, new.with_suffix(".new.tmp")):  # the second is torch's own
                 part.unlink(missing_ok=True)

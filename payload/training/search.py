@@ -31,18 +31,22 @@ LOG = "log"  # a file in the directory of a trial
 
 def remove_incomplete_line(journal: Path) -> None:
     """Remove what a full disk left of a last line: Optuna would write the next entry behind it. Hold Optuna's lock."""
-    content = read_file(journal) if journal.exists() else b""
+    content = read_file(journal, follow_links=False) if journal.exists() else b""
     rest = len(content) - content.rfind(b"\n") - 1
     if rest:
         print(f"{journal}: removed an incomplete last line", flush=True)
         os.truncate(journal, len(content) - rest)
 
 
+def open_file(path: Path) -> IO:
+    """Open a file to append to it; a FIFO cannot block the call, and a link is not followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW
+    return open(os.open(path, flags, 0o666), "ab")  # noqa: PTH123 (a descriptor)
+
+
 def lock_trial(directory: Path, flags: int = 0) -> IO:
     """Return a file that stays locked until this process, and a training that inherits the file, have ended."""
-    # for writing: flock(2), "NFS details"; a FIFO cannot block the call
-    descriptor = os.open(directory / "lock", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666)
-    file = open(descriptor, "wb")  # noqa: PTH123, SIM115 (a descriptor)
+    file = open_file(directory / "lock")  # for writing: flock(2), "NFS details"
     try:
         fcntl.flock(file, fcntl.LOCK_EX | flags)
     except OSError:
@@ -64,7 +68,7 @@ def start_training(command: list[str], directory: Path, parameters: dict, lock: 
     """Start the training of a trial, which inherits ``lock``."""
     chosen = [f"--{name}={value}" for name, value in parameters.items()]  # argparse takes "-1e-9" alone for an option
     command = [sys.executable, "-u", *command, "--modelpath", str(directory), *chosen]
-    with (directory / LOG).open("ab") as log:
+    with open_file(directory / LOG) as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()])
 
 

@@ -206,11 +206,11 @@ def test_a_server_that_fails_ends_no_training_and_its_password_is_not_printed(tm
     assert "the end is not recorded there" in printed and "secret" not in printed
 
 
-@pytest.mark.parametrize("name", ["wandb", "mlflow", "mlflow.id"])
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "mlflow.id", "mlflow.db"])
 def test_a_tracker_that_cannot_start_is_one_sentence(tmp_path, monkeypatch, name):
     if name == "mlflow":
         server_of_mlflow(monkeypatch, start_run=fail)
-    else:  # a file where W&B needs a directory, a directory where the id of MLflow's run is
+    else:  # a file where W&B needs a directory, a directory where MLflow's database or the id of its run is
         server_of_mlflow(monkeypatch)
         monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())
         (tmp_path / name).write_text("") if name == "wandb" else (tmp_path / name).mkdir()

@@ -2,10 +2,14 @@
 
 import json
 import re
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from launching import run_model, run_ranks
-from training.profiling import covered
+from training import TrainingError
+from training.profiling import Profile, covered
 
 SHARES = re.compile(
     r"profile of rank (\d), 5 steps: computing (\S+) %, communication (\S+) %, data (\S+) %, idle (\S+) %"
@@ -56,6 +60,16 @@ def test_a_trace_that_cannot_be_written_ends_all_ranks(small_mnist, tmp_path):
     ranks = run_ranks(2, *line, status=1)
     assert ranks[0].stderr == ""
     assert ranks[1].stderr.endswith("rank-1.json: cannot be written. Check its directory, or use another --profile\n")
+
+
+def test_a_trace_that_torch_wrote_in_part_is_an_error(alone, tmp_path):
+    def export(path):  # torch reports no error of a full disk
+        Path(path).write_text('{"traceEvents": [{"ph": "X"}')
+
+    profile = Profile(SimpleNamespace(profile=tmp_path, profile_ranks=[]), alone)
+    with pytest.raises(TrainingError, match="rank-0.json: cannot be written"):
+        profile.write(MagicMock(export_chrome_trace=export))
+    assert not list(tmp_path.iterdir())
 
 
 def test_spans_that_overlap_count_once():

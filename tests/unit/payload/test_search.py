@@ -118,6 +118,18 @@ def test_a_journal_that_a_full_disk_cut_short_loses_no_more_than_that_line_and_r
     assert capsys.readouterr().out == ""
 
 
+def test_a_link_to_a_file_of_another_program_is_not_followed(tmp_path):
+    other = tmp_path / "other"
+    other.write_text("precious")
+    for name in ("study.journal", "log"):
+        (tmp_path / name).symlink_to(other)
+    with pytest.raises(TrainingError, match="a symbolic link, which is not followed"):
+        files.remove_incomplete_line(tmp_path / "study.journal")
+    with lock_trial(tmp_path) as lock, pytest.raises(OSError, match="Too many levels of symbolic links"):
+        start_training([__file__], tmp_path, {}, lock)
+    assert other.read_text() == "precious"
+
+
 @pytest.mark.parametrize("error", [KeyError("op_code"), RecursionError("maximum recursion depth exceeded")])
 def test_a_journal_that_optuna_cannot_read_is_one_sentence(tmp_path, monkeypatch, error):
     for name in ("", ".storages", ".storages.journal", ".trial"):
