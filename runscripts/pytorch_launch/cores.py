@@ -36,13 +36,14 @@ def choose_cores(node, world, gpu, remedy="give each rank more"):
     `remedy` is how its user gets more of the job's cores.
     """
     allowed, count, bind = node.allowed, len(node.allowed), None
-    job_cpus, cores = _job_cpus(node, world), len(node.cores(allowed))
+    job_cpus = _job_cpus(node, world)
     own = world.masks[world.local_rank] if world.masks else ()
     is_known = len(own) == count  # else they are of another step
     is_common = all(mask == own for mask in world.masks) if is_known else _is_everything(node, world, job_cpus)
     if is_common and world.local_size > 1:
         bind, threads, faults = _share(node, world, gpu)
     else:
+        cores = len(node.cores(allowed))
         if is_known:
             sharers = sum(mask <= own for mask in world.masks)
         elif world.cpus_per_task in (cores, count):  # a mask that Slurm set for this rank
@@ -54,6 +55,7 @@ def choose_cores(node, world, gpu, remedy="give each rank more"):
     if world.cpus_per_task is not None:
         threads = min(threads, world.cpus_per_task)
     if faults and count >= job_cpus and not world.exported:  # the launcher has no more to give
+        cores = len(node.cores(allowed))
         remedy = f"start at most {cores} rank{'s' * (cores > 1)} per node, or request more cores for the job"
     warnings = [Problem(fault, remedy) for fault in faults]
     return Placement(node=node, bind=bind, threads=max(1, threads), warnings=warnings)
@@ -75,14 +77,15 @@ def _job_cpus(node, world):
 
 def _is_everything(node, world, job_cpus):
     """Whether the mask is all that the ranks of this node have together."""
-    count, cores = len(node.allowed), len(node.cores(node.allowed))
-    # Slurm may count cores; otherwise, without cgroups, a wider mask is wider than the job
-    if count >= job_cpus or (node.online and node.allowed >= node.online):
-        return job_cpus in (count, cores) or count < job_cpus
+    allowed, count = node.allowed, len(node.allowed)
+    if count >= job_cpus or (node.online and allowed >= node.online):
+        # Slurm may count cores; otherwise, without cgroups, a wider mask is wider than the job
+        return count <= job_cpus or len(node.cores(allowed)) == job_cpus
     # Slurm counts hardware threads, of which one per core is allowed (srun --threads-per-core=1)
-    is_half = cores == count and count * node.threads_per_core(min(node.allowed)) == job_cpus
+    if count * node.threads_per_core(min(allowed)) != job_cpus or len(node.cores(allowed)) != count:
+        return False
     # two ranks, each bound to half of the job, look the same unless fewer CPUs were requested
-    return is_half and (world.local_size * count > job_cpus or (world.cpus_per_task or count) < count)
+    return world.local_size * count > job_cpus or (world.cpus_per_task or count) < count
 
 
 def _share(node, world, devices):
@@ -112,8 +115,12 @@ def _near_gpus(node, nodes, devices):
     homes, cores = {}, []
     for position, gpu in enumerate(devices.claims):
         homes.setdefault(gpu.numa_node, []).append(position)
-    if any(len(node.cores(nodes.get(number, ()))) < len(local) for number, local in homes.items()):
-        return None
+    threads = node.threads_per_core(min(node.allowed))
+    for number, local in homes.items():
+        cpus = nodes.get(number, ())
+        # if there are enough threads for full cores, no file is read
+        if len(cpus) < threads * len(local) and len(node.cores(cpus)) < len(local):
+            return None
     lenders, others = {home: [home] for home in homes}, [number for number in nodes if number not in homes]
     unused = {gpu.numa_node for gpu in node.all_gpus if gpu not in devices.claims} if others else ()
     for number in others:
