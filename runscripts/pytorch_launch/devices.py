@@ -200,14 +200,13 @@ def _see_intel(env, tiles):
     """
     mask, is_composite = env.get(MASK), env.get(HIERARCHY, "").upper() == "COMPOSITE"
     changes, found, lists = {} if env.get(INTEL_ORDER) else {INTEL_ORDER: "1"}, [], []
+    entries = [*map(str.strip, (mask or "").split(","))]
     present = [tile for tile in tiles if not (is_composite and tile.partition)]
     for number, device in enumerate(present):
         names = [str(number)]
         if is_composite:
             names += [f"{number}.{tile.partition}" for tile in tiles if tile.pci == device.pci]
-        listed = (
-            [entry for entry in dict.fromkeys(map(str.strip, mask.split(","))) if entry in names] if mask else names[:1]
-        )
+        listed = [name for name in names if name in entries] if mask else names[:1]
         if listed:
             lists.append(",".join(listed))
             # only in PCI order it is known which device is which
