@@ -40,11 +40,12 @@ def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns 
     submitted this job: on this node its names may be anyone's. If neither is suitable, the directory is None: training
     continues with torch's defaults. Nothing is written.
     """
-    unset, warnings = [], []
-    for name, last in SUBDIRECTORIES.items():
-        parts = env.get(name, "").split("/")
-        is_of_a_launch = parts[-1] == last and "".join(parts[-3:-2]).startswith(f"pytorch-{uid}")
-        unset += [name] * (parts == [""] or is_of_a_launch)
+    warnings = []
+    unset = [
+        name
+        for name, last in SUBDIRECTORIES.items()
+        if not env.get(name) or (f"/pytorch-{uid}" in env[name] and env[name].endswith(f"/{last}"))
+    ]
     for base in filter(None, (env.get("TMPDIR"), default) if unset else ()):
         fault = unsuitable(base, uid)
         if fault is None:
