@@ -149,6 +149,7 @@ def test_a_failure_ends_a_script_that_ends_with_errors_and_the_shared_file_is_pr
     assert (output, status) == ([], 1)
     assert "no answer from the processes that false was to start. Set PYTORCH_LAUNCH_STAGE_DIR" in message
     assert shell("pytorch-stage --print -- false")[::2] == ([str(image)], 1)
+    assert "nowhere not found on PATH. Add it, or name another" in shell("source <(pytorch-stage -- nowhere)")[1]
 
 
 def test_the_printed_path_comes_with_the_command_that_removes_the_copy(shell):
@@ -187,6 +188,8 @@ def test_a_directory_in_memory_is_used_only_if_the_user_has_chosen_it():
     with pytest.raises(StageError, match=f"{MEMORY}: it is on tmpfs, and not on a disk of the node"):
         check_base(MEMORY, 5, is_chosen=False)
     check_base(MEMORY, 5, is_chosen=True)
+    with pytest.raises(StageError, match=r"GB free, 8796\.\d+ GB needed"):
+        check_base(MEMORY, 1 << 43, is_chosen=True)
 
 
 def test_a_directory_that_every_user_can_change_is_not_used(disk):
