@@ -68,38 +68,28 @@ class Context:
 
     @property
     def gpu(self):
-        """The kind of GPU that the module, else torch, is for: "cuda", "rocm", "xpu" or None."""
-        easyconfig, parameters = self.recipe
-        if easyconfig:
-            return parameters.get("gpu")
-        facts, _ = self.torch
-        kinds = {"hip": "rocm", "cuda": "cuda", "xpu": "xpu"}
-        return facts and next((kind for fact, kind in kinds.items() if facts[fact]), None)
+        """The kind of GPU that the module is for: "cuda", "rocm", "xpu" or None."""
+        return self.recipe[1].get("gpu")
 
     @property
     def torch(self):
         """The facts about torch that `probe` prints, or None; and the Outcome of the probe, which runs once."""
         if self._torch is None:
-            outcome = self.run(self.python() + ["-c", PROBE], PYTORCH_LAUNCH_KEEP_PATHS="1")
+            # with the user's paths; on the host the commands in the module's bin/ enter the image
+            is_direct = self.in_image or self.kind == "venv"
+            place = Path(__file__).absolute().parents[1] if is_direct else self.module / "bin"
+            command = [str(place / "conda-python-simple"), "-c", PROBE]
+            outcome = self.run(command, PYTORCH_LAUNCH_KEEP_PATHS="1")
             lines = [line for line in outcome.output.splitlines() if line.startswith("{")]
             self._torch = (json.loads(lines[-1]) if outcome.status == 0 and lines else None), outcome
         return self._torch
-
-    def python(self):
-        """The command that runs the module's Python, with its environment activated and the user's paths kept."""
-        # on the host the commands in the module's bin/ enter the image
-        place = Path(__file__).absolute().parents[1] if self.in_image or self.kind == "venv" else self.module / "bin"
-        return [str(place / "conda-python-simple")]
 
     def which(self, command):
         return shutil.which(command, path=self.env.get("PATH", ""))
 
     def run(self, command, **variables):
-        """Run a command to its end, within the deadline of the check. Status 127 if it cannot be started."""
-        try:
-            return Outcome(*run(command, dict(self.env, **variables)))
-        except OSError as error:
-            return Outcome(127, "", f"{command[0]}: {error.strerror}")
+        """Run a command to its end, within the deadline of the check. Raises OSError."""
+        return Outcome(*run(command, dict(self.env, **variables)))
 
     def read(self, path):
         """The text of a small file below `root`, without white space around it; None if it cannot be read."""

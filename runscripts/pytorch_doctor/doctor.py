@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import time
+from collections import Counter
 
 from pytorch_command import positive, print_message, write_output
 from pytorch_launch import LaunchError
@@ -52,8 +53,7 @@ def main(arguments):
         return 1
     show = as_json if options.json else as_table
     text = show(node_name(os.environ, platform.node()), findings, faults_only=options.faults)
-    is_failed = write_output(PROGRAM, text) or any(finding.verdict == FAIL for finding in findings)
-    return int(bool(is_failed))
+    return int(write_output(PROGRAM, text) != 0 or any(finding.verdict == FAIL for finding in findings))
 
 
 def parse(arguments):
@@ -85,16 +85,16 @@ def run_all(checks, here, seconds):
     for name in checks:
         groups.setdefault("torch" if name in OF_TORCH else name, []).append(name)
     # a signal between the start of a process and its entry in `running` would leave that process behind
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
     try:
         for group in groups.values():
             pipe, writing = os.pipe()
             process = os.fork()
             if process == 0:
-                answer({name: checks[name] for name in group}, here, mask, writing)
+                answer({name: checks[name] for name in group}, here, writing)
             os.close(writing)
             running.append((process, pipe, group))
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
         for _, pipe, group in running:
             text, piece = b"", None
             while piece != b"" and select.select([pipe], [], [], max(0, deadline - time.monotonic()))[0]:
@@ -112,22 +112,19 @@ def run_all(checks, here, seconds):
             except ProcessLookupError:  # before setsid
                 os.kill(process, signal.SIGKILL)
             os.waitpid(process, os.WNOHANG)  # it cannot be killed while it is in a hanging file system
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return [found[name] for name in checks]
 
 
-def answer(checks, here, mask, pipe):
-    """Run checks with this signal mask, write their findings to the pipe, and exit."""
+def answer(checks, here, pipe):
+    """Run checks, write their findings to the pipe, and exit."""
     try:
         os.setsid()  # so that commands of the checks can be ended with it
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
         for name, check in checks.items():
             try:
                 found = check(here)
-            except LaunchError as error:  # such as a switch that is neither 0 nor 1
-                found = fail(error.fault, error.remedy)
-            except OSError as error:
-                found = fail(f"{error.filename}: {error.strerror}", "check that it exists and that you may read it")
+            except (LaunchError, OSError) as error:  # such as a switch that is neither 0 nor 1
+                found = fail(str(error))
             except Exception as error:
                 found = fail(f"{type(error).__name__}: {error}", BROKEN)
             os.write(pipe, (json.dumps(found._replace(check=name)) + "\n").encode())
@@ -137,26 +134,25 @@ def answer(checks, here, mask, pipe):
 
 def as_table(node, findings, faults_only=False):
     """One line for each check, below it the remedy if there is one, and a last line with the counts."""
-    rows = [finding for finding in findings if not faults_only or finding.verdict in (WARN, FAIL)]
-    table = [Finding("verdict", "finding", "", "check"), *rows] if rows else []
-    width = max((len(row.check) for row in table), default=0)
-    lines = []
-    for row in table:
+    width = max(len("check"), *(len(finding.check) for finding in findings))
+    lines = [] if faults_only else [f"{'check':{width}}  verdict  finding"]
+    for row in select_faults(findings) if faults_only else findings:
         lines.append(f"{row.check:{width}}  {row.verdict:7}  {row.finding}")
-        lines += [f"{'':{width}}           -> {row.remedy}"] if row.remedy else []
-    verdicts = [finding.verdict for finding in findings]
-    counts = [
-        f"{verdicts.count(verdict)} {verdict}" for verdict in (OK, NOT_APPLICABLE, WARN, FAIL) if verdict in verdicts
-    ]
+        lines += [f"{'':{width}}           -> {row.remedy}"] * bool(row.remedy)
+    verdicts = Counter(finding.verdict for finding in findings)
+    counts = [f"{verdicts[name]} {name}" for name in (OK, NOT_APPLICABLE, WARN, FAIL) if verdicts[name]]
     summary = f"{node}: {', '.join(counts)}"
     # of faults, many nodes write to one output
-    text = [summary, *(f"{node}: {line}" for line in lines[1:])] if faults_only else [*lines, summary]
+    text = [summary, *(f"{node}: {line}" for line in lines)] if faults_only else [*lines, summary]
     return "\n".join(text) + "\n"
 
 
 def as_json(node, findings, faults_only=False):
     verdicts = {finding.verdict for finding in findings}
     worst = next((verdict for verdict in (FAIL, WARN) if verdict in verdicts), OK)
-    found = [finding for finding in findings if not faults_only or finding.verdict in (WARN, FAIL)]
-    rows = [{name: getattr(one, name) for name in ("check", "verdict", "finding", "remedy")} for one in found]
-    return json.dumps({"node": node, "verdict": worst, "checks": rows}) + "\n"
+    shown = select_faults(findings) if faults_only else findings
+    return json.dumps({"node": node, "verdict": worst, "checks": [one._asdict() for one in shown]}) + "\n"
+
+
+def select_faults(findings):
+    return [finding for finding in findings if finding.verdict in (WARN, FAIL)]

@@ -12,8 +12,6 @@ import torch
 directory = os.path.dirname(os.path.realpath(torch.__file__))
 # in an image without an overlay "/" is made in memory, and what is below it comes from the image
 image = {os.stat(place).st_dev for place in ("/", "/usr", sys.base_prefix)}
-# conda has a package's libraries beside Python's own
-libraries = [os.path.join(os.path.realpath(prefix), "lib") for prefix in (sys.prefix, sys.base_prefix)]
 home = os.path.realpath(sys.prefix) + os.sep
 marks = [os.path.join(sys.prefix, mark) for mark in ("pyvenv.cfg", "conda-meta")]
 facts = {
@@ -31,12 +29,6 @@ facts = {
     "plugin": None,
     "versions": {},
 }
-with open("/proc/self/maps") as maps:
-    mapped = {line.split(None, 5)[5].strip() for line in maps if line.count(" ") > 5 and ".so" in line}
-facts["foreign"] = sorted(path for path in mapped
-                          if os.path.basename(path).startswith(("libtorch", "libc10"))
-                          and not os.path.realpath(path).startswith(directory + os.sep)
-                          and os.path.dirname(os.path.realpath(path)) not in libraries)
 kind = "cuda" if facts["cuda"] or facts["hip"] else "xpu" if facts["xpu"] else None
 if kind:
     try:

@@ -36,7 +36,7 @@ def test_all_is_well_on_the_login_node(testbed, module):
     table = [line.split()[:2] for line in output.splitlines()[1:-1]]
     assert {verdict for _, verdict in table} == {"ok", "n.a."}, output
     verdicts = dict(table)
-    assert [verdicts[name] for name in ("module", "torch", "caches", "slurm", "home")] == ["ok"] * 5
+    assert [verdicts[name] for name in ("module", "torch", "caches", "home")] == ["ok"] * 4
     assert re.fullmatch(r"\S+: \d+ ok, \d+ n\.a\.", output.splitlines()[-1])
 
 

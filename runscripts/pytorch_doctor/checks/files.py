@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytorch_launch import caches
 
-from pytorch_doctor import FAIL, fail, ok, warn
+from pytorch_doctor import fail, ok, warn
 from pytorch_doctor.context import UNKNOWN_USER
 
 SCARCE = 1000000000  # bytes: torch.compile of a large model can fill that
@@ -19,26 +19,17 @@ MAKE_ROOM = "delete files that you do not need (du -xh --max-depth=2 ~ | sort -h
 
 
 def check_caches(here):
-    """Whether there can be a private directory on the node for the caches of a launch, with enough space."""
-    uid = os.geteuid()
+    """Whether there can be a directory on the node for the caches of a launch, with enough space, and no old lock."""
     default = here.root + "/tmp"  # noqa: S108 (the launch checks the owner of directories in it)
-    directory, _, problems = caches.choose_caches(here.env, uid, "doctor", default=default)
+    directory, _, problems = caches.choose_caches(here.env, os.geteuid(), "doctor", default=default)
     faults = "; ".join(problem.fault for problem in problems)
+    for lock in caches.old_locks(here.env):
+        return warn(lock.fault, lock.remedy)
     if directory is None:
         return fail(faults, ANOTHER) if faults else ok("all of them are where you placed them")
     top = Path(directory).parent
     space = full(top.parent, ANOTHER, unwritable=fail)
-    if space and space.verdict == FAIL:
-        return space
-    if top.is_symlink() or top.exists():
-        found = top.lstat()
-        if found.st_uid != uid or found.st_mode & 0o077 or not top.is_dir():
-            mode = f"user {found.st_uid}, mode {found.st_mode & 0o7777:04o}"
-            remedy = "chmod 700 it if it is yours, else ask its owner to remove it, or export another TMPDIR"
-            return warn(f"{top} is not private ({mode}): each job makes another one, and compiles again", remedy)
-    if faults:
-        return warn(faults, ANOTHER)
-    return space or ok(f"{top}")
+    return space or (warn(faults, ANOTHER) if faults else ok(f"{top}"))
 
 
 def check_home(here):
@@ -46,13 +37,9 @@ def check_home(here):
     home = Path(here.env.get("HOME") or "/nonexistent")
     if not home.is_dir():
         return warn(f"no such directory: HOME={home}", "export HOME=<a directory of yours>")
-    packages = Path(here.env.get("PYTHONUSERBASE") or home).absolute()
-    # pip makes missing directories
-    packages = next(directory for directory in (packages, *packages.parents) if directory.is_dir())
-    for directory in dict.fromkeys((home, packages)):
-        found = full(directory, MAKE_ROOM, unwritable=warn)  # training works with a read-only home directory
-        if found:
-            return found
+    found = full(home, MAKE_ROOM, unwritable=warn)  # training works with a read-only home directory
+    if found:
+        return found
     try:
         pwd.getpwuid(os.geteuid())
     except KeyError:

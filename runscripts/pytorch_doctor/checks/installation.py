@@ -4,7 +4,6 @@
 `known_faults.json` has the faults; one applies if all of its conditions are true:
 
 `versions`    component to version; 1.18 is any 1.18.x, "" is any version
-`network`     the profile's fast network
 `image`       a pattern for the file name of the image, or of the image that it was installed from
 `variables`   variable to values
 
@@ -13,7 +12,6 @@
 
 import json
 import os
-import platform
 import re
 from fnmatch import fnmatch
 from pathlib import Path
@@ -26,11 +24,7 @@ from pytorch_doctor.context import IMAGES, find_obstacle, last_line
 
 #: Variables with directories of the installation, and these directories.
 PLACES = {"CONTAINERROOT": "", "RUNSCRIPTS": "runscripts", "PAYLOAD": "payload"}
-#: Machines by their codes in a SIF file, and where these are (github.com/apptainer/sif, pkg/sif/sif.go and arch.go).
-MACHINE_OFFSET = 45
-MACHINES = {b"02": "x86_64", b"04": "aarch64", b"06": "ppc64le"}
 KNOWN = Path(__file__).parents[1] / "known_faults.json"
-OTHER_TREE = "load the module of this node's software tree, or use nodes of that kind"
 
 
 def check_module(here):
@@ -46,12 +40,7 @@ def check_module(here):
         return fail("no such directory: " + ", ".join(missing), "unset them, and load the module again")
     others = [f"{name}={here.env[name]}" for name, place in places.items() if not place.samefile(here.env[name])]
     if others:
-        remedy = "unset them and load the module again, unless this is intended"
-        return warn("not the module's own: " + ", ".join(others), remedy)
-    system = str(here.record("build.json").get("system")).split("-")
-    machine = next((machine for machine in MACHINES.values() if machine in system), None)
-    if machine not in (None, platform.machine()) and not here.in_image:
-        return fail(f"{here.module} was built on {machine}, and this node is {platform.machine()}", OTHER_TREE)
+        return warn("not the module's own: " + ", ".join(others), "unless you mean it, unset them, and load it again")
     python = None if here.in_image else here.which("python")
     try:
         active = choose_python(here.env).prefix
@@ -78,37 +67,22 @@ def check_image(here):
         return not_applicable("pytorch-doctor runs in it")
     again = f"`eb --rebuild {here.recipe[0] or '<recipe>'}`"
     image = here.env.get(IMAGES[here.kind], "")
-    remedy = (
-        f"if the file is missing, install it again with {again}" if image[:1] == "/" else f"`podman-hpc pull {image}`"
-    )
-    if here.kind == "shifter":
-        remedy = f"check with `shifterimg images` that the gateway has it, else `shifterimg pull {image}`"
+    pull = "shifterimg" if here.kind == "shifter" else "podman-hpc"
+    remedy = f"install it again with {again}" if image[:1] == "/" else f"`{pull} pull {image}`"
     if here.kind == "container":
         again = f"load the module again, which finds the site's copy if there is one; else install it with {again}"
-        found = _check_file(here, Path(image), again)
         remedy = f"if that does not help: {again}"
-        if found:
-            return found
+        if not Path(image).is_file():
+            return fail(f"image not found: SIFPYTORCH={image}", again)
+        size = Path(image).stat().st_size
+        expected = here.record("image.json").get("size", size)
+        if size != expected:
+            return fail(f"{image} has {size} bytes, expected {expected}", again)
     outcome = here.run([str(here.module / "bin" / "start-shell"), "-c", "true"])
     if outcome.status:
         fault = f"{image} does not start: {last_line(outcome.error)}"
         return fail(fault, find_obstacle(outcome.error) or remedy)
     return ok(f"{image} starts")
-
-
-def _check_file(here, image, again):
-    """What is wrong with the file of an image, None if nothing is; `check-image` reads the whole file."""
-    if not image.is_file():
-        return fail(f"image not found: SIFPYTORCH={here.env.get('SIFPYTORCH', '')}", again)
-    with image.open("rb") as file:
-        machine = MACHINES.get(file.read(MACHINE_OFFSET + 2)[MACHINE_OFFSET:])
-    if machine not in (None, platform.machine()):
-        return fail(f"{image} is an image for {machine}, and this node is {platform.machine()}", OTHER_TREE)
-    expected, size = here.record("image.json").get("size"), image.stat().st_size
-    if expected is None:
-        remedy = "install it again with this version of its recipe, so that damage can be detected"
-        return warn(f"no record of the image in {here.module}/provenance", remedy)
-    return fail(f"{image} has {size} bytes, expected {expected}", again) if size != expected else None
 
 
 def check_torch(here):
@@ -130,13 +104,10 @@ def check_torch(here):
     if facts is None:
         remedy = misled or find_obstacle(outcome.error) or f"see the check `image`; {again}"
         return fail(f"python does not import torch: {said}", remedy)
-    version, python = facts["version"], facts["python"]
-    place = f"torch {version} from {facts['directory']}"
-    remove = misled or f"move it; the search path: {python} -c 'import sys; print(sys.path)'"
+    version, place = facts["version"], f"torch {facts['version']} from {facts['directory']}"
+    remove = misled or f"move it; the search path: {facts['python']} -c 'import sys; print(sys.path)'"
     if origin == "another place":
         return fail(f"python imports {place}, which is not the module's", remove)
-    if facts["foreign"]:
-        return fail(f"torch loads {facts['foreign'][0]} of another torch", remove)
     if facts["total"] != 8:
         return fail(f"eight ones add up to {facts['total']}", "exclude this node, and report it to the site")
     constraints = here.module / "constraints.txt"
@@ -148,22 +119,19 @@ def check_torch(here):
         remedy = f"rm -r {facts['directory']} {facts['directory']}-*.dist-info"
         remedy = "deactivate it" if origin == facts["prefix"] else remedy
         return warn(finding, f"{remedy}, unless you mean to use it")
-    release, build = (part != other for part, other in zip(_parts(version), _parts(expected or version)))
-    if release or (build and "+" in version and "+" in expected):
-        return (fail if release else warn)(f"{place}, but the module is for {expected}", again)
+    found, wanted = _written_by_pip(version), _written_by_pip(expected or version)
+    if not found.startswith(wanted):
+        is_release = found.partition("+")[0] == wanted.partition("+")[0]
+        return (warn if is_release else fail)(f"{place}, but the module is for {expected}", again)
     if misled:
         faults = "; ".join(problem.fault for problem in others[1])
         return warn(f"the module's, but variables lead to another installation: {faults}", misled)
     return ok(place)
 
 
-def _parts(version):
-    """Release and build of a version: `2.13.0` and `cpu`, as pip writes them, with `nv25.1` for `nv25.01`.
-
-    https://packaging.python.org/en/latest/specifications/version-specifiers/, "Local version identifiers".
-    """
-    public, _, build = re.sub(r"(?<=\.)0+(?=[0-9])", "", version).lower().partition("+")
-    return re.match(r"[0-9.]*", public).group(), build
+def _written_by_pip(version):
+    """A version with `nv25.1` for `nv25.01` (packaging.python.org, "Local version identifiers")."""
+    return re.sub(r"(?<=\.)0+(?=[0-9])", "", version).lower()
 
 
 def _origin(here, facts):
@@ -199,7 +167,6 @@ def _matches(fault, found, images, env):
     versions = fault.get("versions", {}).items()
     return (
         all(name in found and (not wanted or f"{found[name]}.".startswith(wanted + ".")) for name, wanted in versions)
-        and fault.get("network", "").lower() in ("", env.get("PYTORCH_FAST_NETWORK", "").lower())
         and any(fnmatch(image, fault.get("image", "*")) for image in images or [""])
         and all(env.get(name, "") in values for name, values in fault.get("variables", {}).items())
     )

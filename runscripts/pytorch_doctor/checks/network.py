@@ -82,8 +82,7 @@ def check_network(here):
         return fail(f"no port of {', '.join(cards)} is active", "exclude this node, and report it to the site")
     facts, _ = here.torch if expected == "cxi" and here.module and here.gpu else (None, None)
     if facts and not facts["plugin"]:
-        named = here.env.get("NCCL_NET_PLUGIN")
-        missing = f"NCCL_NET_PLUGIN={named}" if named else "libnccl-net.so nor librccl-net.so"
+        missing = here.env.get("NCCL_NET_PLUGIN") or "libnccl-net.so or librccl-net.so"
         remedy = "load the site's module of aws-ofi-nccl or aws-ofi-rccl, or use an image that has it"
         return fail(f"{cards[0]} exists, but NCCL's plugin for libfabric does not: no {missing}", remedy)
     if down:

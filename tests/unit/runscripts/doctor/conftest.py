@@ -40,7 +40,7 @@ def python(installation):
     def make(facts=None, error="", **changes):
         env = {**installation(), "SIFPYTORCH": "/x.sif"}
         known = {"python": "/usr/bin/python3", "version": "2.13.0+cpu", "directory": "/opt/torch"}
-        known.update(FACTS, in_image=True, prefix=None, total=8.0, foreign=[])
+        known.update(FACTS, in_image=True, prefix=None, total=8.0)
         answer = json.dumps({**known, **facts}) if facts is not None else ""
         script = f"echo noise\ncat <<'E'\n{answer}\nE\necho '{error}' >&2\nexit {int(facts is None)}"
         program(Path(env["EBROOTPYTORCH"], "bin", "conda-python-simple"), script)

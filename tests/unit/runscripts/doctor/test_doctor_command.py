@@ -122,7 +122,7 @@ def test_what_a_check_did_not_foresee_is_its_failure(tmp_path):
     checks = {"torch": surprise, "gpu": closed, "driver": lambda _: ok("fine"), "four": lambda _: os._exit(0)}
     one, two, three, four = run_all(checks, None, 60)
     assert (one.verdict, one.finding) == (FAIL, "ValueError: odd")
-    assert two.finding == f"{tmp_path}/absent: No such file or directory"
+    assert two.finding == f"[Errno 2] No such file or directory: '{tmp_path}/absent'"
     assert three.verdict == OK
     assert four.finding == "ended without an answer"
 

@@ -8,22 +8,22 @@ from pytorch_doctor.checks import files
 from pytorch_doctor.context import Context
 
 
-def test_a_private_directory_is_fine_a_link_in_its_place_a_warning_and_none_at_all_a_failure(tmp_path):
-    here = Context({"TMPDIR": str(tmp_path)})
+def test_a_directory_for_caches_is_fine_an_old_lock_a_warning_and_none_at_all_a_failure(tmp_path):
+    here = Context({"TMPDIR": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")})
     assert files.check_caches(here).verdict == OK
     assert list(tmp_path.iterdir()) == []
-    top = tmp_path / f"pytorch-{os.geteuid()}"
-    for in_the_way in (lambda: top.symlink_to(tmp_path), lambda: (top.unlink(), top.mkdir(), top.chmod(0o777))):
-        in_the_way()
-        found = files.check_caches(here)
-        assert found.verdict == WARN and f"{top} is not private" in found.finding and "chmod 700" in found.remedy
+    lock = tmp_path / "extensions" / "mine" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    os.utime(lock, (0, 0))
+    found = files.check_caches(here)
+    assert found.verdict == WARN and f"{lock}: an old lock" in found.finding and f"rm {lock}" in found.remedy
     found = files.check_caches(Context({"TMPDIR": str(tmp_path / "absent")}, root=str(tmp_path / "nowhere")))
     assert found.verdict == FAIL and "TMPDIR" in found.remedy
 
 
 def test_a_home_directory_with_room_is_fine_and_one_that_is_gone_a_warning(tmp_path):
-    env = {"HOME": str(tmp_path), "PYTHONUSERBASE": str(tmp_path / "not" / "yet")}
-    assert files.check_home(Context(env)).verdict == OK
+    assert files.check_home(Context({"HOME": str(tmp_path)})).verdict == OK
     assert files.check_home(Context({"HOME": str(tmp_path / "absent")})).verdict == WARN
 
 

@@ -47,7 +47,7 @@ NETWORKS = [
     # Slingshot needs the plugin, too
     (CXI, "rocm", "librccl-net.so", ON_CXI, OK, "cxi: cxi0, cxi1", ""),
     (CXI, "rocm", None, ON_CXI, FAIL, "plugin for libfabric does not", "aws-ofi-rccl"),
-    (CXI, "rocm", None, {**ON_CXI, "NCCL_NET_PLUGIN": "x"}, FAIL, "no NCCL_NET_PLUGIN=x", ""),
+    (CXI, "rocm", None, {**ON_CXI, "NCCL_NET_PLUGIN": "x"}, FAIL, "no x", ""),
     (CXI, "rocm", None, {**ON_CXI, "NCCL_NET_PLUGIN": "none"}, FAIL, "prevents NCCL from using cxi", "unset NCCL"),
     # no card is a failure in a job alone
     ({}, "cuda", None, {**IB, **IN_A_JOB}, FAIL, "", ""),
