@@ -63,8 +63,8 @@ class EB_PyTorchImage(EB_PyTorchModule):
 
     @property
     def notes(self):
-        mounts = ('More directories in the image: export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data',)
-        return mounts * ENGINES[self.ENGINE].mounts + super().notes
+        mounts = 'More directories in the image: export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'
+        return (mounts, *super().notes) if ENGINES[self.ENGINE].mounts else super().notes
 
     @property
     def started(self):
@@ -98,7 +98,8 @@ class EB_PyTorchImage(EB_PyTorchModule):
         """Install nothing: the image stays where the program has it."""
 
     def runtime_python(self):
-        return [*(ENGINES[self.ENGINE].start % self.values()).split(), 'python3']
+        values = self.values()
+        return [*(word % values for word in ENGINES[self.ENGINE].start.split()), 'python3']
 
     def values_without_module(self):
         return {**super().values_without_module(), 'image': self.started}

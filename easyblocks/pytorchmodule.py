@@ -6,6 +6,7 @@ It fetches locked Python wheels, installs runscripts, payload and cluster profil
 and writes the part of the module that does not depend on the runtime.
 """
 import os
+import re
 import stat
 import sys
 
@@ -23,7 +24,7 @@ sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 from pytorch_install import tree  # noqa: E402 (the line before; it checks EasyBuild's version)
 
 # isort: split
-from easybuild.easyblocks.generic.containerimage import ContainerImage, one_source  # noqa: E402
+from easybuild.easyblocks.generic.containerimage import ContainerImage, one_source, run_command  # noqa: E402
 from easybuild.easyblocks.generic.lockedvenv import LockedVenv  # noqa: E402
 
 from pytorch_install import interface, parameters, runtime  # noqa: E402
@@ -89,7 +90,7 @@ class EB_PyTorchModule(EasyBlock):
         super().__init__(ec, *args, **kwargs)
         for path in (self.installdir, self.mod_filepath):
             parameters.check_path(path)
-        self.installation = Installation(self.installdir, self.mod_filepath)
+        self.installation = Installation(self.installdir, self.mod_filepath, keeps_replaced=not self.IN_PLACE)
         self.module_load_environment.replace({'PATH': ['bin']})
         self.wheels = None
         profiles = sorted(name for name in os.listdir(tree.PROFILES) if name[0] != '.')
@@ -108,8 +109,11 @@ class EB_PyTorchModule(EasyBlock):
 
     @property
     def image_commands(self):
-        """Commands of the image that bin/ offers on the host."""
-        return runtime.versioned_commands(self.runtime_python(), self.cfg['commands']) if self.ENGINE else []
+        """Commands of the image that bin/ offers on the host; those of Python and pip also with Python's version."""
+        names, code = self.cfg['commands'], "import sys; print('version: %d.%d' % sys.version_info[:2])"
+        output = run_command([*self.runtime_python(), '-c', code], hidden=True).output
+        version = re.search(r'^version: (.*)', output, re.MULTILINE)[1]
+        return [*names, *(name + version for name in ('python', 'pip') if name in names)]
 
     def post_init(self):
         """

@@ -43,6 +43,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     @property
     def image_commands(self):
+        """Commands that run where the packed venv is mounted."""
         versions = ('', '3', self.cfg['python_version']) if self.cfg['packed'] else ()
         return [name + version for name in ('python', 'pip') for version in versions]
 

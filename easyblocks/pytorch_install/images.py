@@ -26,10 +26,6 @@ class InstalledImage:
 
     image_path = ContainerImage.image_path
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.installation.keeps_replaced = True
-
     def fetch_image(self):
         """Fetch the image or what it is made of, unless the installed one is the same, and undamaged."""
         image, installed = self.image, self.installation.before(self.image.name)

@@ -6,7 +6,6 @@ A command is a list of words; no shell of the host interprets it.
 """
 import json
 import os
-import re
 
 from easybuild.easyblocks.generic.containerimage import run_command
 from easybuild.tools.filetools import copy_file, mkdir, read_file, write_file
@@ -73,10 +72,3 @@ def in_image(runtime, image, conda_activation, *options):
     """
     script = 'eval "${WITH_CONDA:-}"; %s; exec "$0" "$@"' % conda_activation
     return [runtime, 'exec', *options, image, 'bash', '-c', script]
-
-
-def versioned_commands(python, names):
-    """The commands `names`, and those of Python and pip among them with the version of an image's Python."""
-    result = run_command([*python, '-c', "import sys; print('version: %d.%d' % sys.version_info[:2])"], hidden=True)
-    found = re.search(r'^version: (.*)', result.output, re.MULTILINE)  # a dry run has no output
-    return [*names, *(name + found[1] for name in ('python', 'pip') if name in names and found)]

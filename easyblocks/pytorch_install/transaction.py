@@ -32,7 +32,7 @@ def hidden(path, what):
 class Installation:
     """The installation directory of one module, and the files that may be this module."""
 
-    def __init__(self, directory, module_file):
+    def __init__(self, directory, module_file, keeps_replaced=False):
         self.directory = directory
         self.unfinished, self.discarded, self.replaced = (
             hidden(self.directory, state) for state in ('unfinished', 'discarded', 'replaced'))
@@ -44,7 +44,7 @@ class Installation:
         # removed before an installation, and when it ends or is rolled back
         self.disposable = [self.discarded]
         # whether the previous installation stays until the next one, for processes that have its directories open
-        self.keeps_replaced = False
+        self.keeps_replaced = keeps_replaced
         self.begun = False
 
     def begin(self):

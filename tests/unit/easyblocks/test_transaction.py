@@ -38,9 +38,7 @@ class Site:
 
     def installation(self):
         """As the next process sees it."""
-        installation = Installation(str(self.directory), str(self.module))
-        installation.keeps_replaced = self.keeps_replaced
-        return installation
+        return Installation(str(self.directory), str(self.module), self.keeps_replaced)
 
     def install(self, content):
         """What an easyblock does with an installation, from its install step to its module step."""
