@@ -56,23 +56,18 @@ def is_on(env, name, default):
 
 
 class Value:
-    """An immutable record. Its fields are `__slots__`, passed by name; those in `DEFAULTS` can be left out."""
+    """An immutable record. Its fields are passed by name; those in `DEFAULTS` can be left out."""
 
-    __slots__ = ()
     DEFAULTS: dict = {}
 
     def __init__(self, **fields):
-        fields = {**self.DEFAULTS, **fields}
-        if len(fields) < len(self.__slots__):
-            raise TypeError(f"{type(self).__name__} needs {', '.join(set(self.__slots__) - set(fields))}")
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update({**self.DEFAULTS, **fields})
 
     def __setattr__(self, name, value):
         raise AttributeError(f"{type(self).__name__} is immutable: use `replace` to change {name}")
 
     def replace(self, **fields):
-        return type(self)(**{**{name: getattr(self, name) for name in self.__slots__}, **fields})
+        return type(self)(**{**self.__dict__, **fields})
 
 
 def read(path):

@@ -31,7 +31,6 @@ class Choice(Value):
     `changes` are variables to set, name to value, or None for one to unset; `warnings` are Problems.
     """
 
-    __slots__ = ("changes", "prefix", "warnings")
     DEFAULTS = {"prefix": None, "changes": {}, "warnings": ()}
 
 

@@ -18,8 +18,6 @@ class Placement(Value):
     `warnings`  Problems
     """
 
-    __slots__ = ("bind", "node", "threads", "warnings")
-
     @property
     def cpus(self):
         """The CPUs that it may run on."""

@@ -50,7 +50,6 @@ class Devices(Value):
         **{"vendor": None, "count": 0, "index": None, "held": (), "claims": None, "own": ()},
         **{"changes": {}, "warnings": (), "lists": {}},
     }
-    __slots__ = tuple(DEFAULTS)
 
     @property
     def gpu(self):

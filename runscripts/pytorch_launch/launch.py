@@ -186,10 +186,8 @@ def print_master(_, arguments, env):
     """Print the first host of the given node list, by default that of the step, else of the job."""
     from pytorch_launch.launchers.slurm import master
 
-    if len(arguments) > 1:
-        raise LaunchError(f"{len(arguments)} arguments for one node list", "put it in quotes")
-    if arguments and arguments[0].startswith("-"):
-        raise LaunchError(f"{arguments[0]}: unknown option", "see --help")
+    if len(arguments) > 1 or "".join(arguments).startswith("-"):
+        raise LaunchError(f"{' '.join(arguments)}: expected one node list, in quotes", "see --help")
     return write_output((hosts(arguments[0])[0] if arguments else master(env)) + "\n")
 
 

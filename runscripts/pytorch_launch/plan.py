@@ -46,10 +46,6 @@ class Plan(Value):
     `dumps`      the directory to make for dumps of PyTorch's flight recorder, None if there is none
     """
 
-    __slots__ = (
-        *("bind", "caches", "changes", "devices", "dumps", "env", "launch", "place", "placement"),
-        *("python", "warnings", "world"),
-    )
     DEFAULTS = {"dumps": None}
 
 

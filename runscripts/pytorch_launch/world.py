@@ -78,7 +78,6 @@ class World(Value):
         **dict.fromkeys(("job", "step", "launch", "reserved_port", "node_cpus", "cpus_per_task", "masks", "problem")),
         **{"unbound": False, "exported": False, "allocation": (1, 1, ""), "strays": ()},
     }
-    __slots__ = (*NUMBERS, "node", "first_host", "source", *DEFAULTS)
 
     @property
     def spans_nodes(self):
