@@ -15,7 +15,6 @@ from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.config import build_option, install_path
 from easybuild.tools.filetools import adjust_permissions, change_dir, remove_file
-from easybuild.tools.hooks import INSTALL_STEP, STEP_NAMES
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 # EasyBuild includes easyblocks through symbolic links
@@ -121,8 +120,7 @@ class EB_PyTorchModule(EasyBlock):
 
         EasyBuild has no step between taking its lock and fetching sources; this method is the only place.
         """
-        recipe = os.path.basename(self.cfg.path)
-        parameters.check_machine(recipe, self.cfg['machines'],
+        parameters.check_machine(os.path.basename(self.cfg.path), self.cfg['machines'],
                                  "Install it on such a host, or choose a recipe for this one")
         if self.lock:
             path = os.path.join(os.path.dirname(self.cfg.path), self.lock['name'])
@@ -131,12 +129,6 @@ class EB_PyTorchModule(EasyBlock):
         super().post_init()
         if not build_option('ignore_locks'):
             self.installation.recover()
-        if (self.IN_PLACE and self.installation.has_module
-                and self.cfg['stop'] not in STEP_NAMES[:STEP_NAMES.index(INSTALL_STEP)]
-                and not any(map(build_option, ['module_only', 'sanity_check_only', 'force']))):
-            raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import. If no job "
-                                 "uses it, run `eb --force %s`; to keep both, install it with another 'versionsuffix'",
-                                 self.full_mod_name, recipe)
 
     def run_step(self, step, step_methods):
         """

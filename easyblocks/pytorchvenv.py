@@ -12,6 +12,7 @@ from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_base, make_
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import build_option
 from easybuild.tools.filetools import remove_file, which, write_file
 
 from pytorch_install import build_environment, interface
@@ -48,7 +49,11 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         return [name + version for name in ('python', 'pip') for version in versions]
 
     def configure_step(self):
-        """Check for the Python that the wheels are locked for, and for the variables of the builds."""
+        """Check for jobs that use the installation, for the locked Python, and for the variables of the builds."""
+        if self.installation.has_module and not build_option('force'):
+            raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import. If no job "
+                                 "uses it, run `eb --force %s`; to keep both, install it with another 'versionsuffix'",
+                                 self.full_mod_name, os.path.basename(self.cfg.path))
         super().configure_step()
         for package in self.source_packages:
             package.environment(os.environ)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from easybuild.framework.easyblock import EasyBlock, StopException
+from easybuild.framework.easyblock import StopException
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 from recipes import CONTAINER, TREE, VENV, both_syntaxes, module_text, recipe
@@ -195,24 +195,15 @@ def test_eb_refuses_such_a_path_before_fetching(easyblock, edited):
         easyblock(edited(VENV, "versionsuffix = '", "versionsuffix = '-my,own"))
 
 
-@pytest.mark.parametrize("option", ["force", "module_only", "sanity_check_only", "fetch", "first"])
-def test_a_venv_that_jobs_may_use_is_rebuilt_by_force_alone_and_what_replaces_no_files_needs_none(
-    easyblock, monkeypatch, option
-):
-    monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
+def test_a_venv_that_jobs_may_use_is_rebuilt_by_force_alone(easyblock):
     app = easyblock(recipe(VENV))
     module = Path(app.mod_filepath)
     module.parent.mkdir(parents=True)
     module.touch()
     with pytest.raises(EasyBuildError, match=rf"files that running jobs import\. .* run `eb --force {VENV}`"):
-        app.post_init()
-    if option == "fetch":
-        app.cfg["stop"] = "fetch"
-    elif option == "first":
-        module.unlink()
-    else:
-        update_build_option(option, True)
-    app.post_init()
+        app.configure_step()
+    update_build_option("force", True)
+    app.configure_step()
 
 
 @pytest.mark.parametrize("version", ["4.9.4", "5.0.0"])
