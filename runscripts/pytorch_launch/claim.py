@@ -94,20 +94,27 @@ def is_local(address):
 
 
 def _listen(address, port):
-    """The number of the error of a server that would listen there, None without one."""
-    probe = None
-    try:
-        probe = _socket.socket(_socket.AF_INET6 if ":" in address else _socket.AF_INET, _socket.SOCK_STREAM)
-        # as torch does, so that a port in TIME_WAIT counts as free
-        probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-        probe.bind((address, port))
-        probe.listen(1)  # if both servers set SO_REUSEADDR, Linux fails only this
-    except OSError as error:  # also of a kernel without this family
-        return error.errno
-    finally:
-        if probe:
+    """The number of the error of a server that would listen there, None without one.
+
+    This listens only if the port has connections, or had some lately: a rank could connect to it meanwhile.
+    """
+    number = None
+    for reuse in (0, 1):
+        try:
+            probe = _socket.socket(_socket.AF_INET6 if ":" in address else _socket.AF_INET, _socket.SOCK_STREAM)
+        except OSError as error:  # a kernel without this family
+            return error.errno
+        try:
+            probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, reuse)
+            probe.bind((address, port))
+            if reuse:  # as torch does
+                probe.listen(1)  # if both servers set SO_REUSEADDR, Linux fails only this
+            return None
+        except OSError as error:
+            number = error.errno
+        finally:
             probe.close()
-    return None
+    return number
 
 
 def _bind(end, name):

@@ -104,11 +104,12 @@ MARKS = (
 )
 SIZES = ("SIZE", "NTASKS", "NPROCS")
 OF_RANK = (*SIZES, "RANK", "RANKS", "RANKID", "RANK_ID", "_PE", "LOCAL_ID", "PMI_ID", "PROCNO", "GLOBALID")
-# The numbers of the tasks of pbsdsh, of LSF's blaunch, and of the nodes below; and that of the first, which looks like
-# the job's script. A Kubernetes job's JOB_COMPLETION_INDEX is that of an array: nothing says whether its pods are a
-# world, or how many there are.
+# The numbers of the tasks of srun (which passes more variables), pbsdsh, LSF's blaunch and the nodes below; and that of
+# the first, which looks like the job's script. A Kubernetes job's JOB_COMPLETION_INDEX is that of an array: nothing
+# says whether its pods are a world, or how many there are.
 TASK_NUMBERS = {
     **{"PBS_NODENUM": "0", "PBS_TASKNUM": "1", "LSF_PM_TASKID": "1", "AWS_BATCH_JOB_NODE_INDEX": "0"},
+    **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0"),
     **dict.fromkeys(("VC_TASK_INDEX", "VK_TASK_INDEX", "PET_NODE_RANK"), "0"),
 }
 # Beginnings and ends of variables with the number of nodes or processes, or a list of them; of one row they add up:
@@ -131,35 +132,25 @@ def single(env, hostname, inherited=None, known=()):
     from pytorch_launch.launchers import slurm  # most launches need one launcher only
 
     check_cleaned(env)
-    alone = dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0")
-    if "SLURM_PROCID" not in env:
-        alone["SLURM_STEP_NUM_TASKS"] = "1"
-    sign = next((name for name, value in alone.items() if env.get(name, value) != value), None)
-    if sign:
-        raise WorldError(
-            f"{sign}={env[sign]} is of a step, but one of {', '.join(slurm.STEP_MARKS)} and SLURM_STEP_ID is missing",
-            "pass Slurm's variables on (a container without --cleanenv)",
-        )
     marks = sorted(name for name in env if _is_of_rank(name, env))
     if {env[name] for name in marks if name.endswith(SIZES) and "LOCAL_SIZE" not in name} == {"1"}:
-        marks = []  # the only rank
-    for start, end in COUNTS:
+        marks = [name for name in marks if name in TASK_NUMBERS]  # the only rank
+    for start, end in COUNTS if "SLURM_PROCID" in env else (*COUNTS, ("SLURM_STEP_NUM_", "TASKS")):
         of_row = [name for name in env if name.startswith(start) and name.endswith(end)]
         marks += of_row if sum(_count(env[name]) for name in of_row) > 1 else []
     marks = [name for name in marks if not name.startswith(known)]
-    of_launch = (name for name in marks if name not in TASK_NUMBERS)
+    of_launch = [name for name in marks if name not in TASK_NUMBERS]
     inherited = inherited or next((name for name in of_launch if is_inherited(env, name)), None)
+    if of_launch != marks or (marks and not inherited):
+        fault = f"{', '.join(f'{name}={env[name]}' for name in marks)}: ranks of a launcher that is not known"
+        remedy = "start them with srun, mpirun, flux run or torchrun, and pass its variables on (a container without "
+        raise WorldError(fault, f"{remedy}--cleanenv), or start one process with conda-python-simple")
     strays, left = (), slurm.step_of_others(env)
     if inherited:
         left = f"{inherited}={env[inherited]}"
         of_torchrun = (name for name in env if name.startswith("TORCHELASTIC_"))
         strays = {*marks, *of_torchrun, *OF_TORCH, *OF_TORCHRUN, "MASTER_ADDR", "MASTER_PORT", LAUNCH_ID}
         env = {name: value for name, value in env.items() if name not in strays}
-    elif marks:
-        raise WorldError(
-            f"{', '.join(f'{name}={env[name]}' for name in marks)}: ranks of a launcher that is not known",
-            "start them with srun, mpirun, flux run or torchrun, or one process with conda-python-simple",
-        )
     world = World(
         **dict(zip(NUMBERS, (0, 1, 0, 1, 0))),
         node=node_name(env, hostname),

@@ -177,8 +177,11 @@ def _nodes(env):
         return (order or nodes)[0], counts[index], bool(env.get("SLURM_HET_SIZE"))
     if text and (node_rank == 0) != ("0" in tasks):
         raise WorldError(f"SLURM_NODEID={node_rank} of {node} does not follow from SLURM_GTIDS={text}", STRAY_EXPORT)
-    others = [host for host in nodes if host != node]
-    return (node if node_rank == 0 else (others or nodes)[0] if len(counts) == 2 else None), counts[index], True
+    first = None
+    if len(counts) == 2:
+        others = [host for host in nodes if host != node]
+        first = node if node_rank == 0 else (others or nodes)[0]
+    return first, counts[index], True
 
 
 def _components(env, nodes):
