@@ -18,8 +18,11 @@ ON_TOP = "python -m venv --system-site-packages"
 
 KEEP = "PYTORCH_LAUNCH_KEEP_PATHS"
 
-#: Files that show that a directory has another torch, as modules and as shared libraries.
-TORCH = {"PYTHONPATH": ("torch", "torch.py"), "LD_LIBRARY_PATH": ("libtorch.so", "libtorch_cpu.so", "libc10.so")}
+#: Search paths, and the files that show that a directory there has another torch; each PYTHONHOME is another's.
+MARKS = {
+    **{"PYTHONHOME": (), "PYTHONPATH": ("torch", "torch.py")},
+    "LD_LIBRARY_PATH": ("libtorch.so", "libtorch_cpu.so", "libc10.so"),
+}
 
 #: As directories of packages are named.
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -168,12 +171,10 @@ def isolate(env):
     A container passes the host's PYTHONPATH on, a venv inherits all variables: a module that is loaded for another
     purpose may decide which torch, or which numpy, is imported. Directories of the user's own code stay.
     """
-    if is_on(env, KEEP, "0"):
-        return {}, []
     changes, warnings, image = {}, [], image_devices(env)
-    for name in ("PYTHONHOME", *TORCH):
+    for name, marks in () if is_on(env, KEEP, "0") else MARKS.items():
         entries = env.get(name, "").split(":")
-        foreign = [each for each in entries if each and (name not in TORCH or _is_foreign(each, TORCH[name], image))]
+        foreign = [entry for entry in entries if entry and (not marks or _is_foreign(entry, marks, image))]
         if foreign:
             changes[name] = ":".join(entry for entry in entries if entry not in foreign) or None
             fault = f"{name}: ignoring {', '.join(foreign)}, which belongs to another Python or torch"
@@ -183,31 +184,26 @@ def isolate(env):
 
 def _is_foreign(entry, marks, image):
     """Whether a directory belongs to another Python or torch; `image` are the image's device numbers."""
-    if "torch" in marks and entry.rstrip("/").rpartition("/")[2] in ("site-packages", "dist-packages"):
-        own = {*names(f"{sys.prefix}/lib/{PYTHON}/site-packages"), *names(f"/usr/local/lib/{PYTHON}/dist-packages")}
-        # packages for this Python, and none that its environment has: a module on top of it
-        if f"/{PYTHON}/" in entry and "torch" in own and not own.intersection(names(entry)) - {"__pycache__"}:
-            return False
-    elif not any(exists(f"{entry}/{mark}") for mark in marks):
+    if device(entry) in {*image, None}:  # a missing directory brings nothing
         return False
-    return device(entry) not in {*image, None}  # a missing directory brings nothing
+    if "torch" not in marks or entry.rstrip("/").rpartition("/")[2] not in ("site-packages", "dist-packages"):
+        return any(exists(f"{entry}/{mark}") for mark in marks)
+    own = {*names(f"{sys.prefix}/lib/{PYTHON}/site-packages"), *names(f"/usr/local/lib/{PYTHON}/dist-packages")}
+    # packages for this Python, and none that its environment has: a module on top of it
+    return f"/{PYTHON}/" not in entry or "torch" not in own or own.intersection(names(entry)) - {"__pycache__"} != set()
 
 
 def shadowing(env):
     """A list of Problems: the user's own torch that Python imports instead of the module's."""
-    module = env.get("SIFPYTORCH") or env.get("EBROOTPYTORCH")
-    if not module or is_on(env, KEEP, "0"):
-        return []
-    bases = [USER_VENV]
+    module, bases = env.get("SIFPYTORCH") or env.get("EBROOTPYTORCH"), [USER_VENV]
     # the Python of a venv module puts its own packages first (keep_torch.py)
     if env.get("SIFPYTORCH") and env.get("PYTHONUSERBASE") and not env.get("PYTHONNOUSERSITE"):
         bases.append(env["PYTHONUSERBASE"])
-    problems = []
-    for torch in (f"{base}/lib/{PYTHON}/site-packages/torch" for base in bases):
-        if exists(torch):
-            remedy = f"to use the module's torch, remove this one: `rm -r {torch} {torch}-*.dist-info`"
-            problems.append(Problem(f"{torch} hides the torch of {module}", remedy))
-    return problems
+    return [
+        Problem(f"{each} hides the torch of {module}", f"to use it, remove this one: `rm -r {each} {each}-*.dist-info`")
+        for each in (f"{base}/lib/{PYTHON}/site-packages/torch" for base in bases)
+        if module and not is_on(env, KEEP, "0") and exists(each)
+    ]
 
 
 #: Variables that Apptainer, Singularity and Shifter set in a container, to its image. `launch.bash` has the same.

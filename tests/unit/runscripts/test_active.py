@@ -336,7 +336,7 @@ def test_in_a_container_what_the_image_brings_is_its_own(tmp_path, monkeypatch):
 def test_a_torch_of_the_user_that_hides_the_modules_is_named(tmp_path, monkeypatch, env, is_named):
     torch = tmp_path / "lib" / PYTHON / "site-packages" / "torch"
     torch.mkdir(parents=True)
-    remedy = f"To use the module's torch, remove this one: `rm -r {torch} {torch}-*.dist-info`"
+    remedy = f"To use it, remove this one: `rm -r {torch} {torch}-*.dist-info`"
     message = f"{torch} hides the torch of /module. {remedy}"
     assert [*map(str, shadowing({**env, "PYTHONUSERBASE": str(tmp_path)}))] == [message] * is_named
     monkeypatch.setattr(active, "USER_VENV", str(tmp_path))
