@@ -142,13 +142,10 @@ def loaded(env):
 
 def given(paths):
     """The files that the user named with their SHA-256, and no variables. Raises StageError, OSError."""
-    paths = list(dict.fromkeys(map(os.path.abspath, paths)))
-    if len({os.path.basename(path) for path in paths}) < len(paths):
+    files = {path: sha256(path) for path in map(os.path.abspath, paths)}
+    if len(set(map(os.path.basename, files))) < len(files):
         raise StageError("two files have the same name. Stage them one after the other")
-    for path in paths:
-        if not os.path.isfile(path):
-            raise StageError(f"{path} is not a file. Check the path. Pack a directory with tar or mksquashfs first")
-    return {path: sha256(path) for path in paths}, []
+    return files, []
 
 
 def starter(env, launcher):

@@ -173,7 +173,7 @@ def test_what_is_not_a_file_and_two_files_of_one_name_are_errors(tmp_path):
         path.touch()
     with pytest.raises(StageError, match="two files have the same name"):
         given([str(tmp_path / "b"), str(tmp_path / "d" / "b")])
-    with pytest.raises(StageError, match="/d is not a file"):
+    with pytest.raises(IsADirectoryError, match="/d"):
         given([str(tmp_path / "d")])
 
 
