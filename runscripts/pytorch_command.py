@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Starts a command on the host; and what these share: output to a full disk, programs with a time limit, numbers.
 
-Arguments: the name of the command, as `start-on-host` is called, and its arguments.
+Arguments: the name of the command, as `start` is called, and its arguments.
 """
 
 import argparse

@@ -8,7 +8,7 @@ import pytest
 
 TREE = Path(__file__).resolve().parents[3]
 #: Two have the help of other programs, and two are called by the names of links to them.
-OTHERS = ("uv", "torchrun", "start", "start-on-host")
+OTHERS = ("uv", "torchrun", "start")
 COMMANDS = sorted(
     path
     for directory in ("bin", "runscripts")
