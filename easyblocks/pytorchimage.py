@@ -18,10 +18,9 @@ from pytorch_install import interface, tree
 from pytorch_install.parameters import COMMANDS
 
 # A program that starts images: its name in messages, a command that runs others in the image, the prefix of a command
-# to launch, the module's variables, advice if an image does not start, and if the host lacks the program (%s: the
-# image), and whether it mounts what PYTORCH_MOUNTS lists. See `values` for what is filled in.
-Engine = collections.namedtuple('Engine', 'product start launch variables no_start missing mounts',
-                                defaults=('', False))
+# to launch, the module's variables, advice if an image does not start, and whether it mounts what PYTORCH_MOUNTS
+# lists. See `values` for what is filled in.
+Engine = collections.namedtuple('Engine', 'product start launch variables no_start mounts', defaults=(False,))
 
 # By their commands; the Container Engine is a part of Slurm.
 ENGINES = {
@@ -29,13 +28,13 @@ ENGINES = {
         'Shifter', 'shifter --image=%(image)s', 'shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/',
         # for `#SBATCH --image`, Slurm sets a type that does not fit the name (NERSC/shifter, src/shifter.c)
         {'SHIFTER_IMAGE': '%(image)s', 'SHIFTER_IMAGETYPE': 'docker', 'SHIFTER_MODULE': '%(shifter_modules)s'},
-        "Try `shifterimg pull %s`", "%s stays with its gateway. Run `eb` on a host with Shifter"),
+        "Try `shifterimg pull %(image)s`"),
     'podman-hpc': Engine(
         # -i: programs come on standard input
         'podman-hpc', 'podman-hpc run -- --rm -i --volume=%(root)s:%(root)s %(image)s',
         '',  # bin/ has the runscripts under their names, which enter the image
         {'PYTORCH_IMAGE': '%(image)s', 'PYTORCH_PODMAN_OPTIONS': '%(podman_options)s'},
-        "Try `podman-hpc pull %s`", "it starts %s. Run `eb` on a host with podman-hpc", mounts=True),
+        "Try `podman-hpc pull %(image)s`", mounts=True),
     'enroot': Engine(
         'enroot', 'enroot start --rc %(rc)s --mount %(root)s:%(root)s:none:x-create=auto,rbind %(image)s',
         # pyxis starts the image in its own working directory
@@ -80,16 +79,16 @@ class EB_PyTorchImage(EB_PyTorchModule):
     def configure_step(self):
         """Check that the program exists, and starts the image."""
         if not which(self.ENGINE):
-            raise EasyBuildError("%s not found on PATH: %s", self.ENGINE,
-                                 ENGINES[self.ENGINE].missing.replace('%s', self.cfg['image']))
+            raise EasyBuildError("%s not found on PATH: it starts %s. Run `eb` on a host with %s", self.ENGINE,
+                                 self.cfg['image'], ENGINES[self.ENGINE].product)
         self.require_start()
 
     def require_start(self):
-        engine, image = ENGINES[self.ENGINE], self.cfg['image']
+        engine = ENGINES[self.ENGINE]
         result = run_command([*self.runtime_python(), '--version'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
-            raise EasyBuildError("%s cannot start python3 in %s: %s. %s", engine.product, image,
-                                 last_line(result.output)[:200], engine.no_start.replace('%s', image))
+            raise EasyBuildError("%s cannot start python3 in %s: %s. %s", engine.product, self.cfg['image'],
+                                 last_line(result.output)[:200], engine.no_start % self.values())
 
     def build_step(self):
         """Build nothing."""

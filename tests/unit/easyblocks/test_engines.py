@@ -167,7 +167,7 @@ def test_images_of_docker_hub_are_imported_without_a_host(easyblock, edited, tmp
         (ENROOT, "enroot", "it imports docker://nvcr.io/", "enroot cannot start python3 in .*Try `enroot start`"),
         (PODMAN, "podman-hpc", "it starts docker.io/", "podman-hpc cannot start python3 in .*Try `podman-hpc pull"),
         (ENGINE, "srun", None, "The Container Engine cannot start python3 in .*Run `eb` on a system"),
-        (SHIFTER, "shifter", "nersc/.* stays with", "Shifter cannot start python3 in .*Try `shifterimg pull nersc/"),
+        (SHIFTER, "shifter", "it starts nersc/", "Shifter cannot start python3 in .*Try `shifterimg pull nersc/"),
     ],
     ids=["enroot", "podman-hpc", "engine", "shifter"],
 )
