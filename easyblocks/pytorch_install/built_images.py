@@ -184,9 +184,6 @@ class Cotainr(BuiltImage):
         """Let cotainr build, then pack with the layout of all images that are built here."""
         if not which('cotainr'):
             raise EasyBuildError("cotainr not found on PATH: it builds the image. Load its module or install it")
-        if not which('singularity'):
-            raise EasyBuildError("singularity not found on PATH: cotainr runs it. Create a link of that name to "
-                                 "apptainer on PATH")
         base = next((source['path'] for source in self.sources if source['name'] == self.recipe['base_image']), None)
         base = base or 'docker://%s@%s' % pinned(self.recipe['base_image'], 'base_image')
         result = run_command(['cotainr', 'build', self.file, '--base-image=' + base,
@@ -194,8 +191,8 @@ class Cotainr(BuiltImage):
                              variables=runtime_variables(MKSQUASHFS_ARGS=self.recipe['mksquashfs_args']),
                              work_dir=self.builddir, fail_on_error=False, stream_output=True)
         if result.exit_code != 0:
-            raise EasyBuildError("cotainr could not build the image: %s. It needs a network; the full output is in "
-                                 "EasyBuild's log", last_line(result.output))
+            raise EasyBuildError("cotainr could not build the image: %s. It needs a network and `singularity` on PATH; "
+                                 "the full output is in EasyBuild's log", last_line(result.output))
         self.repack(self.file)
 
 
