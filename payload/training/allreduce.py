@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import re
@@ -31,12 +30,6 @@ ANSWER_SECONDS = 10  # for a rank to answer after a collective failed; all waiti
 STAY_SECONDS = 2  # rank 0, whose process may host the store, stays so much longer, for ranks that ask later
 CLOSE_SECONDS = 5  # limit for closing connections
 POLL_SECONDS = 0.1  # between two polls for answers
-
-
-def first_of(names: Sequence[str]) -> str:
-    """Return names for a message; of many, the first few."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 class Ranks:
@@ -69,15 +62,11 @@ class Ranks:
         self.calling_since = time.monotonic()
         return values
 
-    @property
-    def shape(self) -> tuple[int, int] | None:
-        """Nodes and ranks per node; None if nodes have different numbers of ranks."""
-        counts = {self.hosts.count(node) for node in self.nodes}
-        return (len(self.nodes), counts.pop()) if len(counts) == 1 else None
-
     def name(self, ranks: Sequence[int]) -> str:
-        """Return the names of ranks with their hosts, for a message."""
-        return f"rank{'s' * (len(ranks) > 1)} {first_of([f'{rank} ({self.hosts[rank]})' for rank in ranks])}"
+        """Return the names of ranks with their hosts, for a message; of many, the first few."""
+        names = ", ".join(f"{rank} ({self.hosts[rank]})" for rank in ranks[:MOST_NAMES])
+        more = f" and {len(ranks) - MOST_NAMES} more" if len(ranks) > MOST_NAMES else ""
+        return f"rank{'s' * (len(ranks) > 1)} {names}{more}"
 
     def wait_for_device(self) -> None:
         """Wait until the device has finished its work; ``watch_calls`` ends this process if it never does."""
@@ -163,16 +152,14 @@ class Ranks:
         missing = self.missing(ANSWER_SECONDS)
         reason = str(error).splitlines()[0]
         end = f"did not end within {self.timeout:g} s" if re.search("timed? ?out", reason, re.IGNORECASE) else "failed"
-        names = self.name(missing) if missing else "rank 0, or the process that holds its store,"
-        if missing == []:
-            if self.task:
-                self.exit(f"FAIL groups: {self.task}: {end}: all ranks answer ({reason}). Try other nodes")
+        if missing == [] and not self.task:
             return self.stay()
-        fault = "one of them, or its node, is at fault" if missing and len(missing) > 1 else "it hangs or has ended"
-        what = f"{names}: no answer, and a collective {end}: {fault}"
-        if self.task:
-            what = f"groups: {self.task}: {end}: no answer from {names}"
-        return self.exit(f"FAIL {what} ({reason}). Look at its processes and its log, and try without its node")
+        what = f"groups: {self.task}:" if self.task else "a collective"
+        names = self.name(missing) if missing else "rank 0, or the process that holds its store"
+        answer = "all ranks answer" if missing == [] else f"no answer from {names}"
+        return self.exit(
+            f"FAIL {what} {end}: {answer} ({reason}). Look at processes and logs there, or try other nodes"
+        )
 
 
 def log_nccl(environment: MutableMapping[str, str]) -> Callable[[], str]:
@@ -255,14 +242,17 @@ def read_thresholds(text: str) -> list[Threshold]:
 
 def applicable_thresholds(ranks: Ranks, thresholds: Sequence[Threshold]) -> list[Threshold]:
     """Return the thresholds for this number of nodes and ranks; none for one rank, which sends nothing."""
-    return [threshold for threshold in thresholds if ranks.size > 1 and threshold.shape in (None, ranks.shape)]
+    shapes: list[tuple[int, int] | None] = [None]
+    if len({ranks.hosts.count(node) for node in ranks.nodes}) == 1:
+        shapes.append((len(ranks.nodes), ranks.size // len(ranks.nodes)))
+    return [threshold for threshold in thresholds if ranks.size > 1 and threshold.shape in shapes]
 
 
-def check_sums(ranks: Ranks, wrong: Mapping[int, list[int]], count: int) -> str:
-    """Return the verdict on the sums of ``count`` sizes, with the ranks that received wrong ones."""
-    if not wrong:
-        return f"sums: right in all {count} sizes on all ranks"
-    size = min(wrong)
+def check_sums(ranks: Ranks, wrong: Mapping[int, list[int]]) -> str:
+    """Return the verdict on the sums, from the ranks that received wrong ones, by message size."""
+    size = next((size for size in wrong if wrong[size]), None)
+    if size is None:
+        return f"sums: right in all {len(wrong)} sizes on all ranks"
     return (
         f"FAIL sums: wrong from {show_size(size)} on {ranks.name(wrong[size])}. Repeat the check on parts of these "
         "nodes, exclude the node that is in each wrong part, and test its memory, GPU and network card"
@@ -270,34 +260,29 @@ def check_sums(ranks: Ranks, wrong: Mapping[int, list[int]], count: int) -> str:
 
 
 def check_bandwidth(ranks: Ranks, thresholds: Sequence[Threshold], measured: Mapping[int, float]) -> str:
-    """Return the verdict on the bus bandwidths, in GB/s by message size."""
-    if ranks.size == 1:
-        return "bandwidth: one rank sends nothing; not checked"
-    applicable = applicable_thresholds(ranks, thresholds)
-    if not applicable:
-        shape = "x".join(map(str, ranks.shape)) if ranks.shape else "nodes with different numbers of ranks"
-        named = ", ".join("x".join(map(str, threshold.shape)) for threshold in thresholds if threshold.shape)
-        others = f"; there is one for {named}" if named else ""
-        return f"bandwidth: no threshold for {shape} (nodes x ranks){others}; not checked. Set one with --threshold"
-    for busbw, size, _ in applicable:
-        if measured.get(size, math.inf) < busbw:
-            return (
-                f"FAIL bandwidth: {measured[size]:.2f} GB/s at {show_size(size)}, expected {busbw:g} GB/s. "
-                "Look at the verdict on the network, then try other nodes"
-            )
-    reached = [f"{busbw:g} GB/s at {show_size(size)}" for busbw, size, _ in applicable if size in measured]
-    if not reached:
-        return f"bandwidth: the threshold is for {show_size(applicable[0].size)}; not checked. Set --max-size"
-    return f"bandwidth: at least {', '.join(reached)}, as expected"
+    """Return the verdict on the bus bandwidths, in GB/s by message size, with the ``thresholds`` that apply."""
+    reached = []
+    for busbw, size, _ in thresholds:
+        if size in measured:
+            reached.append(f"{busbw:g} GB/s at {show_size(size)}")
+            if measured[size] < busbw:
+                return (
+                    f"FAIL bandwidth: {measured[size]:.2f} GB/s at {show_size(size)}, expected {busbw:g} GB/s. "
+                    "Look at the verdict on the network, then try other nodes"
+                )
+    if reached:
+        return f"bandwidth: at least {', '.join(reached)}, as expected"
+    return (
+        f"bandwidth: no threshold for {ranks.size} ranks on {len(ranks.nodes)} nodes and these sizes; not checked. "
+        "Set --threshold, or a larger --max-size"
+    )
 
 
 def check_network(ranks: Ranks, log: str, expected: str) -> str:
     """Return the verdict on the network that NCCL uses, from this rank's ``log``. Every rank calls it."""
     networks = ranks.gather((*read_nccl_log(log, expected), last_warning(log)))
-    if ranks.device.type == "cpu":
-        return "network: TCP, the only network of gloo; not checked"
     if ranks.device.type != "cuda":
-        return f"network: {BACKENDS[ranks.device.type].upper()} does not report it; not checked"
+        return f"network: {BACKENDS.get(ranks.device.type, 'gloo')} does not report it; not checked"
     if len(ranks.nodes) == 1:
         return "network: not needed on one node; not checked"
     if not expected:

@@ -157,22 +157,13 @@ def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return 0, 1, 0
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    missing = [name for name in names if not environment.get(name)]
-    if missing:
+    values = [environment.get(name, "") for name in names]
+    rank, size, local_rank, port = (int(value) if value.isdecimal() else -1 for value in (*values[:3], values[4]))
+    if not (0 <= rank < size < 2**31 and local_rank >= 0 and 0 <= port < 2**16 and values[3]):
+        given = ", ".join(f"{name}={value}" if value else f"{name} not set" for name, value in zip(names, values))
         raise TrainingError(
-            f"{', '.join(missing)} not set, but RANK or WORLD_SIZE is. Start the script with a "
-            "launcher that sets all of them, such as torchrun, or unset these two"
-        )
-    try:
-        rank, size, local_rank, port = (int(environment[name]) for name in (*names[:3], "MASTER_PORT"))
-    except ValueError as error:
-        raise TrainingError(
-            f"RANK, WORLD_SIZE, LOCAL_RANK and MASTER_PORT must be integers ({error}). Check what the launcher set"
-        ) from None
-    if not (0 <= rank < size < 2**31 and local_rank >= 0 and 0 <= port < 2**16):
-        raise TrainingError(
-            f"RANK {rank} of WORLD_SIZE {size} with LOCAL_RANK {local_rank} and MASTER_PORT {port} is invalid: ranks "
-            "count from 0, ports end at 65535. Check what the launcher set"
+            f"invalid variables of a rank: {given}. Start the script with a launcher that sets all of them, such as "
+            "torchrun, or unset RANK and WORLD_SIZE"
         )
     return rank, size, local_rank
 

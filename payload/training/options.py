@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST = 2**31 - 1  # of a whole number
-MOST_SHOWN, MOST_TEXT = 40, 240  # characters of a value, and of a message
+MOST_TEXT = 160  # characters of a message
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -35,7 +35,7 @@ def integer(least: int, most: int = MOST) -> Callable[[str], int]:
         except ValueError:
             value = None
         if value is None or not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, found {shorten(text)}")
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, found {text}")
         return value
 
     return integer
@@ -50,9 +50,7 @@ def number(above: float = 0, most: float = 1e9) -> Callable[[str], float]:
         except ValueError:
             value = above
         if not above < value <= most:
-            raise argparse.ArgumentTypeError(
-                f"must be a number above {above} and up to {most:g}, found {shorten(text)}"
-            )
+            raise argparse.ArgumentTypeError(f"must be a number above {above} and up to {most:g}, found {text}")
         return value
 
     return number
@@ -70,10 +68,6 @@ def path(given: str) -> Path:
     return Path(text(given))
 
 
-def shorten(given: str) -> str:
-    return given if len(given) <= MOST_SHOWN else f"{given[:MOST_SHOWN]}..."
-
-
 class Interval(NamedTuple):
     """How often a checkpoint is written: after a number of steps, or of seconds; the other one is 0."""
 
@@ -89,9 +83,7 @@ def parse_interval(text: str) -> Interval:
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh])|(\d{1,9})", text)
     value = float(match[1] or match[3]) if match else 0
     if not match or value <= 0:
-        raise argparse.ArgumentTypeError(
-            f"must be a number of steps, or a time such as 90s, 30m or 2h, found {shorten(text)}"
-        )
+        raise argparse.ArgumentTypeError(f"must be a number of steps, or a time such as 90s, 30m or 2h, found {text}")
     return Interval(seconds=value * {"s": 1, "m": 60, "h": 3600}[match[2]]) if match[2] else Interval(int(value))
 
 

@@ -47,11 +47,7 @@ def open_file(path: Path) -> IO:
 def lock_trial(directory: Path, flags: int = 0) -> IO:
     """Return a file that stays locked until this process, and a training that inherits the file, have ended."""
     file = open_file(directory / "lock")  # for writing: flock(2), "NFS details"
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | flags)
-    except OSError:
-        file.close()
-        raise
+    fcntl.flock(file, fcntl.LOCK_EX | flags)
     return file
 
 

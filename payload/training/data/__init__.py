@@ -37,8 +37,18 @@ GLYPHS = (  # the digits 0 to 9 as 7 rows of 5 pixels
 )
 
 
-def draw_digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return images of shifted, stretched, slanted, noisy digits: training images and labels, then test.
+class Dataset(NamedTuple):
+    """Images are uint8 of shape [N, 28, 28], labels int64 of shape [N] with values 0 to 9."""
+
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    source: str
+
+
+def digits_set() -> Dataset:
+    """Return images of shifted, stretched, slanted, noisy digits.
 
     A fixed seed and integer arithmetic give the same bytes on every rank and every platform.
     """
@@ -61,17 +71,8 @@ def draw_digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ink = draw(130, 255) * inside * glyphs[labels, row.clamp(0, 6), column.clamp(0, 4)]
     images = (ink + draw(0, 80, 28, 28)).clamp(max=255).to(torch.uint8)
     labels = labels.flatten()
-    return images[:DIGITS_TRAIN], labels[:DIGITS_TRAIN], images[DIGITS_TRAIN:], labels[DIGITS_TRAIN:]
-
-
-class Dataset(NamedTuple):
-    """Images are uint8 of shape [N, 28, 28], labels int64 of shape [N] with values 0 to 9."""
-
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-    source: str
+    train, test = slice(DIGITS_TRAIN), slice(DIGITS_TRAIN, None)
+    return Dataset(images[train], labels[train], images[test], labels[test], source="digits set")
 
 
 def load_dataset(directory: Path | str | None, download: bool = False) -> Dataset:
@@ -102,11 +103,6 @@ def load_dataset(directory: Path | str | None, download: bool = False) -> Datase
     train_images, train_labels, test_images, test_labels = (files[name] for name in NAMES)
     train, test = read_labelled_images(train_images, train_labels), read_labelled_images(test_images, test_labels)
     return Dataset(*train, *test, source=str(directory))
-
-
-def digits_set() -> Dataset:
-    """Return the generated digits as a dataset."""
-    return Dataset(*draw_digits(), source="digits set")
 
 
 def fingerprint(dataset: Dataset) -> str:

@@ -12,6 +12,7 @@ from training import allreduce
 from training.allreduce import (
     Ranks,
     Threshold,
+    applicable_thresholds,
     check_bandwidth,
     check_network,
     last_warning,
@@ -80,9 +81,7 @@ def log(lines):
     return "".join(HEAD + line + "\n" for line in lines.strip().splitlines())
 
 
-def test_nodes_with_different_numbers_of_ranks_have_no_shape_and_of_many_ranks_some_are_named():
-    assert FakeRanks(["n1", "n1", "n2"]).shape is None
-    assert TWO_NODES.shape == (2, 2)
+def test_of_many_ranks_some_are_named():
     assert TWO_NODES.name([2]) == "rank 2 (n2)"
     assert FakeRanks(["n"] * 100).name(range(100)).endswith(", 7 (n) and 92 more")
 
@@ -189,19 +188,24 @@ def test_nccls_log_is_kept_in_memory():
         assert read() == "one\ntwo\n"
 
 
+NO_THRESHOLD = "bandwidth: no threshold for 4 ranks on 2 nodes and these sizes; not checked."
+
+
 @pytest.mark.parametrize(
     ("thresholds", "measured", "line"),
     [
-        ("", {4: 1}, "bandwidth: no threshold for 2x2 (nodes x ranks); not checked. Set one with --threshold"),
-        ("9@1K@2x8", {1024: 1}, "bandwidth: no threshold for 2x2 (nodes x ranks); there is one for 2x8; "),
+        ("", {4: 1}, NO_THRESHOLD),
+        ("9@1K@2x8", {1024: 1}, NO_THRESHOLD),
         ("9@1K", {1024: 9.5}, "bandwidth: at least 9 GB/s at 1 KiB, as expected"),
         ("9@1K@2x2", {1024: 8.5}, "FAIL bandwidth: 8.50 GB/s at 1 KiB, expected 9 GB/s. "),
-        ("9@1M", {1024: 9.5}, "bandwidth: the threshold is for 1 MiB; not checked. Set --max-size"),
+        ("9@1M", {1024: 9.5}, NO_THRESHOLD),
     ],
 )
 def test_the_bandwidth_is_compared_with_a_threshold_for_this_shape_alone(thresholds, measured, line):
-    assert check_bandwidth(TWO_NODES, read_thresholds(thresholds), measured).startswith(line)
-    assert check_bandwidth(FakeRanks(["n1"]), read_thresholds(thresholds), measured).endswith("not checked")
+    for ranks, expected in ((TWO_NODES, line), (FakeRanks(["n1"]), "bandwidth: no threshold for 1 ranks")):
+        applicable = applicable_thresholds(ranks, read_thresholds(thresholds))
+        assert check_bandwidth(ranks, applicable, measured).startswith(expected)
+    assert applicable_thresholds(FakeRanks(["n1", "n1", "n2"]), read_thresholds("9@1K@2x2")) == []
 
 
 def network_of(hosts, logs, expected="cxi", device="cuda"):
@@ -227,5 +231,5 @@ def test_one_rank_on_sockets_fails_and_is_named():
 def test_one_node_and_a_profile_without_a_fast_network_are_not_checked():
     assert "one node" in network_of(["n1", "n1"], [log(SOCKETS)] * 2)
     assert "not checked" in network_of(TWO_NODES.hosts, [log(SOCKETS)] * 4, "")
-    assert "XCCL does not report it" in network_of(TWO_NODES.hosts, [""] * 4, device="xpu")
+    assert "xccl does not report it" in network_of(TWO_NODES.hosts, [""] * 4, device="xpu")
     assert "gloo" in network_of(TWO_NODES.hosts, [""] * 4, device="cpu")

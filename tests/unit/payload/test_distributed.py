@@ -25,14 +25,14 @@ def test_the_ranks_are_read_from_torchs_variables():
     ("variables", "message"),
     [
         ({"RANK": None}, "RANK not set"),
-        ({"WORLD_SIZE": None, "MASTER_ADDR": ""}, "WORLD_SIZE, MASTER_ADDR not set"),
+        ({"WORLD_SIZE": None, "MASTER_ADDR": ""}, "WORLD_SIZE not set, LOCAL_RANK=1, MASTER_ADDR not set"),
         ({"LOCAL_RANK": None}, "LOCAL_RANK not set"),
-        ({"RANK": "five"}, "must be integers .*'five'"),
-        ({"RANK": "8"}, "RANK 8 of WORLD_SIZE 8 .* is invalid"),
-        ({"RANK": "-1"}, "RANK -1 of WORLD_SIZE 8 .* is invalid"),
-        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK -1 .* is invalid"),
-        ({"MASTER_PORT": "65536"}, "MASTER_PORT 65536 is invalid"),
-        ({"WORLD_SIZE": "9" * 20}, "RANK 5 of WORLD_SIZE 9+ .* is invalid"),
+        ({"RANK": "five"}, "RANK=five"),
+        ({"RANK": "8"}, "RANK=8, WORLD_SIZE=8"),
+        ({"RANK": "-1"}, "RANK=-1"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK=-1"),
+        ({"MASTER_PORT": "65536"}, "MASTER_PORT=65536"),
+        ({"WORLD_SIZE": "9" * 20}, "WORLD_SIZE=9+"),
     ],
 )
 def test_variables_that_make_no_sense_are_errors(variables, message):

@@ -1,7 +1,6 @@
 """training/data/download.py: the MNIST files are fetched once and completely, whatever mirrors and processes do."""
 
 import ast
-import contextlib
 import fcntl
 import functools
 import gzip
@@ -24,7 +23,7 @@ RECIPE = Path(__file__).resolve().parents[3] / "easyconfigs" / "m" / "MNIST" / "
 class Mirror(http.server.SimpleHTTPRequestHandler):
     """Serves a directory, and notes what was asked for.
 
-    In "/cut/" it ends in the middle, in "/slow/" it takes long, in "/drip/" it comes byte by byte.
+    In "/cut/" it ends in the middle, in "/slow/" it takes long.
     """
 
     asked = ()  # each test's own list
@@ -36,13 +35,6 @@ class Mirror(http.server.SimpleHTTPRequestHandler):
         if "/slow/" in self.path:
             time.sleep(0.3)
         content = source.read()
-        if "/drip/" in self.path:
-            with contextlib.suppress(OSError):  # the other side has given up
-                for byte in content:
-                    outputfile.write(bytes([byte]))
-                    time.sleep(0.03)
-                self.asked.append("all")
-            return
         outputfile.write(content[: len(content) // 2] if "/cut/" in self.path else content)
 
     def log_request(self, *_):
@@ -194,18 +186,3 @@ def test_mirrors_and_checksums_are_those_of_the_recipe():
     sources = [name.removesuffix(".gz") for name in ast.literal_eval(recipe["data_sources"])]
     checksums = [sums if isinstance(sums, tuple) else (sums,) for sums in ast.literal_eval(recipe["checksums"])]
     assert dict(zip(sources, checksums)) == download.CHECKSUMS
-
-
-def test_a_mirror_that_drips_for_longer_than_the_limit_is_followed_by_the_next(mirror, tmp_path, monkeypatch):
-    good = download.MIRRORS
-
-    class Mirrors:
-        def __iter__(self):
-            monkeypatch.setattr(download, "TIME_LIMIT", 0.1)
-            yield f"{mirror.url}/drip/"
-            monkeypatch.setattr(download, "TIME_LIMIT", 300)
-            yield from good
-
-    monkeypatch.setattr(download, "MIRRORS", Mirrors())
-    assert len(load_dataset(tmp_path / "target", download=True).train_labels) == 130
-    assert mirror.asked.count("all") < 3  # the two small files may come before this process looks at its clock
