@@ -28,6 +28,7 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
     """Support for installing PyTorch as a container image with a module around it."""
 
     ENGINE = 'apptainer'
+    KINDS = {**containerimage.ContainerImage.KINDS, '.def': built_images.DefinitionFile, '.yml': built_images.Cotainr}
     SITE_FILES = {**containerimage.ContainerImage.SITE_FILES, 'base_image': None}
     SOURCES_OF_IMAGES = "'image', a .sif, .def or .yml file in 'sources', or a container module in 'builddependencies'"
 
@@ -36,6 +37,8 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
                        CUSTOM],
         'conda_activation': ['true', "Command that activates the image's conda environment, unless the image "
                                      "sets WITH_CONDA", CUSTOM],
+        'debian_release': [None, "Debian release for the definition file's base image", CUSTOM],
+        'debian_packages': [[], "Debian packages in that base image", CUSTOM],
         **COMMANDS,
     }
 
@@ -49,14 +52,11 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
         if self.cfg['source_packages'] and not isinstance(self.image, built_images.BuiltImage):
             raise EasyBuildError("%s has 'source_packages', which are built in an image that is made here, or on top "
                                  "of an installed one. Name its module in 'builddependencies'", self.cfg.path)
+        self.image.patches = self.patches
         self.user_software = UserSoftware(self.installdir)
         self.users_environment = None
         self.mounted = self.user_software.directory
         self.installation.disposable.append(self.user_software.part)
-
-    def kinds(self):
-        """Kinds of images by the extension of their source, or what `image` names."""
-        return {**super().kinds(), '.def': built_images.DefinitionFile, '.yml': built_images.Cotainr}
 
     def named_kinds(self):
         """Also the image of a build dependency, on which a definition file can be built too."""
@@ -79,7 +79,7 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
     def configure_step(self):
         """Check for a container runtime before the long steps; compare with the base, which is known now."""
         super().configure_step()
-        if self.image.base:
+        if built_images.base_dependency(self.cfg):
             self.fetch_image()
 
     def build_step(self):

@@ -6,8 +6,9 @@ Users start it with pyxis (`srun --container-image`). On a host without pyxis, b
 and logins, configure enroot: its variables and files are not changed here.
 """
 import os
+import re
 
-from easybuild.easyblocks.generic.containerimage import DOCKER_HUB, Registry, registry_host
+from easybuild.easyblocks.generic.containerimage import Registry
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
@@ -21,13 +22,6 @@ class EnrootImage(Registry):
 
     EXTENSION, KIND = '.sqsh', 'enroot'
     runtime = 'enroot'
-    FAILURES = (
-        (r'error code: 404|(?i:manifest.unknown)',
-         "Image not found in the registry: %(image)s. Look up its digest, and correct the recipe"),
-        ('error code: 40[13]',
-         "The registry denies this user access to %(image)s. Write a login to enroot's .credentials and run the same "
-         "`eb` again"),
-    )
 
     def require_runtime(self):
         if not which('enroot'):
@@ -39,9 +33,8 @@ class EnrootImage(Registry):
         cache = os.environ.get('ENROOT_CACHE_PATH') or cache
         mkdir(cache, parents=True)
         # enroot 3 rejects '@sha256:...'; 3 and 4 take the digest as a tag. Without a host they ask Docker Hub, whose
-        # API is not at docker.io (NVIDIA/enroot, src/docker.sh).
-        host = registry_host(self.repository)
-        repository = self.repository.replace(host + '/', '' if host == DOCKER_HUB else host + '#', 1)
+        # API is not at docker.io (NVIDIA/enroot, src/docker.sh). As in docker, a host has a dot or a port.
+        repository = re.sub(r'^([^/]*[.:][^/]*|localhost)/', r'\1#', self.repository).replace('docker.io#', '', 1)
         return (['enroot', 'import', '--output', part, 'docker://%s:%s' % (repository, self.digest)],
                 {'ENROOT_CACHE_PATH': cache, 'ENROOT_SQUASH_OPTIONS': self.recipe['mksquashfs_args']})
 

@@ -7,13 +7,13 @@ Packages that have to be built on the site are built from sdists among the recip
 import os
 import shlex
 
-from easybuild.easyblocks.generic.containerimage import checksum_of, run_command
+from easybuild.easyblocks.generic.containerimage import run_command
 from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_base, make_environment
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option
-from easybuild.tools.filetools import remove_file, which, write_file
+from easybuild.tools.filetools import compute_checksum, remove_file, which, write_file
 
 from pytorch_install import build_environment, interface
 from pytorch_install.runtime import install_site_files, read_json, write_json
@@ -147,5 +147,5 @@ def pack(installdir, mksquashfs_args, parallel):
                  '-processors', str(parallel or 1), *shlex.split(mksquashfs_args),
                  '-p', MARKER + ' f 444 0 0 true', '-e', PACKED, os.path.basename(part)], hidden=True)
     write_json(os.path.join(installdir, RECORD),
-               {'file': PACKED, 'sha256': checksum_of(part), 'size': os.path.getsize(part)})
+               {'file': PACKED, 'sha256': compute_checksum(part), 'size': os.path.getsize(part)})
     os.replace(part, path)

@@ -9,7 +9,6 @@ import collections
 import glob
 import json
 import os
-import platform
 import re
 import shutil
 import sys
@@ -28,30 +27,24 @@ from easybuild.tools.run import run_shell_cmd
 PIN = re.compile(r'(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)'
                  r'(?P<hashes>( --hash=sha256:[0-9a-f]{64})*)')
 
-# Platform tags of wheels, from the oldest to the newest glibc (PEP 600); `linux` is that of some builds for ROCm.
-MANYLINUX = ['linux', 'manylinux1', 'manylinux2010', 'manylinux2014', *('manylinux_2_%d' % n for n in range(5, 29))]
-
 # pip without configuration and offline, and without settings for other installations.
 OFFLINE = {'PIP_CONFIG_FILE': os.devnull, 'PIP_NO_INDEX': '1'}
 FOREIGN = dict.fromkeys(['PIP_CONSTRAINT', 'PIP_BUILD_CONSTRAINT', 'PIP_REQUIREMENT', 'PIP_REQUIRE_HASHES'])
 
 # Prints where a Python has its parts, and which of its compiled modules can be imported.
-FACTS = """import importlib, json, os, sys, sysconfig
-directory = next(path for path in sys.path if os.path.basename(path) == 'lib-dynload')
-names, modules = {name.partition('.')[0] for name in os.listdir(directory)}, []
-for name in sorted(names):
-    try:
-        importlib.import_module(name)
+FACTS = """import contextlib, json, os, sys, sysconfig
+modules = []
+for name in os.listdir(next(path for path in sys.path if os.path.basename(path) == 'lib-dynload')):
+    with contextlib.suppress(Exception):
+        __import__(name.partition('.')[0])
         modules.append(name)
-    except Exception:
-        pass
 with open('/proc/self/maps') as maps:
     is_shared = 'libpython' in maps.read()
 print(json.dumps({'executable': os.path.realpath(sys._base_executable), 'prefix': sys.base_prefix, 'search': sys.path,
                   'is_shared': is_shared, 'paths': sysconfig.get_paths(), 'modules': modules}))"""
 
 # Entries of the standard library's directory that do not belong to it, or that nobody imports.
-NOT_COPIED = ['site-packages', 'dist-packages', 'EXTERNALLY-MANAGED', 'test']
+NOT_COPIED = {'site-packages', 'dist-packages', 'EXTERNALLY-MANAGED', 'test'}
 
 # Commands of Python itself, which the environment's own replace; packages have some that begin so too.
 PYTHON = re.compile(r'python[0-9.]*|activate(\.\w+)?', re.IGNORECASE)
@@ -79,11 +72,10 @@ class LockedVenv(EasyBlock):
 
     def __init__(self, ec, *args, **kwargs):
         """Check the recipe; let the module put bin/ on PATH, and nothing else."""
-        for name, pattern, expected in [('python_version', r'\d+\.\d+', "a text with two numbers, such as '3.11'"),
-                                        ('wheel_index', r'\S+', "a text with the address of an index, or None")]:
-            is_right = isinstance(ec[name], str) and re.fullmatch(pattern, ec[name])
-            if not (is_right or (ec[name] is None and name == 'wheel_index')):
-                raise EasyBuildError("%s: %s = %r is wrong: expected %s. Correct the recipe",
+        for name, pattern in (('python_version', r'\d+\.\d+'), ('wheel_index', r'\S+')):
+            default, expected, _ = self.extra_options()[name]
+            if not (ec[name] == default or isinstance(ec[name], str) and re.fullmatch(pattern, ec[name])):
+                raise EasyBuildError("%s: %s = %r is wrong: expected a text, %s. Correct the recipe",
                                      os.path.basename(ec.path), name, ec[name], expected)
         super().__init__(ec, *args, **kwargs)
         self.module_load_environment.replace({'PATH': ['bin']})
@@ -115,8 +107,6 @@ class LockedVenv(EasyBlock):
 
     def extract_step(self):
         """Leave the sources where they are."""
-        for source in self.src:
-            source['finalpath'] = self.builddir
 
     def configure_step(self):
         """Check for the Python that the wheels are locked for."""
@@ -144,161 +134,72 @@ class LockedVenv(EasyBlock):
         super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)
 
 
-class Pin(collections.namedtuple('Pin', 'line name version hashes')):
-    """One package of a lock: line number, name, version, and the SHA-256 of its wheels."""
-
-    def __str__(self):
-        return '%s==%s' % (self.name, self.version)
-
-
-def distribution(name, version):
-    """Name and version of a package, as in file names of wheels (PEP 427 and PEP 503)."""
-    return re.sub(r'[-_.]+', '_', name).lower(), version.lower()
-
-
 def read_lock(path):
-    """The pins of a lock; EasyBuildError with the line of anything but pins, comments and blank lines."""
-    with open(path, 'rb') as file:
-        content = file.read()
-    try:
-        lines = content.decode('utf-8-sig').splitlines()
-    except UnicodeDecodeError as error:
-        raise EasyBuildError("%s: invalid UTF-8 at byte %d. Convert the lock.", path, error.start) from error
-    pins, beginning = {}, ''
-    for number, line in enumerate(lines, 1):
-        text = re.sub(r'(^|\s)#.*', '', line)
-        beginning += text[:-1] + ' ' if text.endswith('\\') else text
-        if text.endswith('\\') and number < len(lines):
-            continue
-        requirement, beginning = ' '.join(beginning.split()), ''
-        found = PIN.fullmatch(requirement)
-        if requirement and not found:
-            raise EasyBuildError("%s: line %d: `%s` is not one exact version with SHA-256 hashes. A lock has only "
-                                 "lines `name==version --hash=sha256:<hash>`; `pip hash <wheel>` prints the hash.",
-                                 path, number, requirement)
-        if requirement:
-            pin = Pin(number, found['name'], found['version'], re.findall('[0-9a-f]{64}', found['hashes']))
-            first = pins.setdefault(distribution(pin.name, '')[0], pin)
-            if first is not pin:
-                raise EasyBuildError("%s: line %d: %s is in line %d already. Remove one of them.",
-                                     path, number, pin.name, first.line)
-    return list(pins.values())
-
-
-def requirements(pins):
-    """The text of a requirements file for pip."""
-    return ''.join(' '.join([str(pin)] + ['--hash=sha256:' + value for value in pin.hashes]) + '\n' for pin in pins)
+    """The pins of a lock, as matches of PIN; EasyBuildError for anything but pins, comments and blank lines."""
+    with open(path, encoding='utf-8-sig', errors='replace') as file:
+        content = re.sub(r'(^|[ \t])#.*', '', file.read(), flags=re.MULTILINE)
+    lines = [' '.join(line.split()) for line in content.replace('\\\n', ' ').split('\n')]
+    for line in filter(None, lines):
+        if not PIN.fullmatch(line):
+            raise EasyBuildError("%s: `%s` is not one exact version with SHA-256 hashes. A lock has only lines "
+                                 "`name==version --hash=sha256:<hash>`; `pip hash <wheel>` prints the hash", path, line)
+    return [PIN.fullmatch(line) for line in lines if line]
 
 
 def fetch_wheels(lock, directories, python_version, index=None):
     """
-    Download the wheels that a lock names and verify their hashes, unless one of the directories has them; return them.
+    Download the wheels that a lock names and verify their hashes, unless they are on the source path; return them.
 
     :param lock: path of the requirements lock
-    :param directories: where wheels may be; downloads go to the first that is writable
+    :param directories: where wheels may be; downloads go to the first
     :param python_version: Python (<major>.<minor>) that the wheels must fit
     :param index: package index to try after those of pip's configuration
     """
-    pins, name = read_lock(lock), os.path.basename(lock)
-    unhashed = [pin for pin in pins if not pin.hashes]
-    if unhashed:
-        verify_checksum(str(unhashed[0]), None)  # an error with --enforce-checksums
-        print_warning("%s has no hash of %s: not verified", name, ', '.join(map(str, unhashed)))
-    directory = next((path for path in directories if has_wheels(pins, path, python_version)), None)
-    if directory:
-        print_msg("wheels of %s: all in %s" % (name, directory))
-    else:
-        directory = next((path for path in directories if is_writable(path)), None)
-        if not directory:
-            raise EasyBuildError("No writable directory for the wheels of %s: %s. Put a directory of your own "
-                                 "first on EasyBuild's --sourcepath.", lock, ', '.join(directories))
-        mkdir(directory, parents=True)
-        present = [path for path in directories if os.path.isdir(path)]
-        # not the destination: pip looks there anyway, and fails on a wheel with another hash if it is also named here
-        others = find_links(path for path in present if path != directory)
-        unhashed = [pin for pin in unhashed if not has_wheels([pin], directory, python_version)]
-        if unhashed and not index:
-            raise EasyBuildError("%s: line %d: no hash of %s. Add --hash=sha256:<hash>, or set 'wheel_index' in the "
-                                 "recipe to the index that is trusted for it.", lock, unhashed[0].line, unhashed[0])
-        # only from that index: another one may have a different file of the same name and version
-        download(lock, unhashed, directory, python_version, [(index, ['--index-url', index])])
-        attempts = [("those fetched before", ['--no-index', *find_links(present)]), ("pip's own configuration", others)]
-        attempts += [(index, [*others, '--extra-index-url', index])] if index else []
-        download(lock, [pin for pin in pins if pin.hashes], directory, python_version, attempts, '--require-hashes')
-    # pip compares again when it installs: this private copy has the hash of each wheel
+    pins, directory, name = read_lock(lock), directories[0], os.path.basename(lock)
+    hashed, unhashed = ([pin for pin in pins if bool(pin['hashes']) == has] for has in (True, False))
     private = os.path.join(tempfile.mkdtemp(), name)
-    write_file(private, requirements(
-        pin if pin.hashes else pin._replace(hashes=list(map(sha256, wheels_of(pin, directory)))) for pin in pins))
+
+    def download(pins, origins):
+        """Run `pip download`, with the options of one origin after the other until it succeeds; pip compares hashes."""
+        write_file(private, ''.join(pin[0] + '\n' for pin in pins))
+        for origin, options in origins:
+            print_msg("wheels of %s: trying %s..." % (name, origin))
+            result = run([sys.executable, '-m', 'pip', 'download', '--no-deps', '--only-binary=:all:', '--dest',
+                          directory, '--python-version', python_version, '-r', private, *options], FOREIGN,
+                         fail_on_error=False)
+            if result.exit_code == 0:
+                return
+        errors = re.findall(r"^ERROR: .*|^    +\S.*|connection broken by '.*", result.output, re.MULTILINE)
+        raise EasyBuildError("%s: no wheels for Python %s: %s. Correct the lock or 'wheel_index', or put the wheels "
+                             "into %s", lock, python_version, ' '.join(' '.join(dict.fromkeys(errors)).split()),
+                             directory)
+
+    mkdir(directory, parents=True)
+    # without the user's configuration, which may have other wheels
+    present = ("those fetched before", ['--isolated', '--no-index', *find_links(directories)])
+    if unhashed:
+        names = ', '.join(pin[0] for pin in unhashed)
+        verify_checksum(names, None)  # an error with --enforce-checksums
+        print_warning("%s has no hash of %s: not verified", name, names)
+        # only from that index: another one may have a different file of the same name and version
+        download(unhashed, [present, *([(index, ['--index-url', index])] if index else [])])
+    if hashed:
+        # not the destination: pip looks there anyway, and fails on a wheel with another hash if it is also named here
+        others = find_links(directories[1:])
+        download(hashed, [present, ("pip's own configuration", others),
+                          *([(index, [*others, '--extra-index-url', index])] if index else [])])
+    # pip compares again when it installs: this private copy has the hash of each wheel
+    lines = [pin[0] for pin in hashed]
+    for pin in unhashed:
+        file = re.compile('%s-%s-.*whl' % (re.sub('[-_.]+', '[-_.]+', pin['name']), re.escape(pin['version'])), re.I)
+        lines.append(' --hash=sha256:'.join([pin[0]] + [compute_checksum(os.path.join(directory, wheel))
+                                                        for wheel in filter(file.fullmatch, os.listdir(directory))]))
+    write_file(private, '\n'.join(lines) + '\n')
     return Wheels(private, directory)
-
-
-def is_writable(directory):
-    """Whether this user can write to a directory, or can create it."""
-    while not os.path.exists(directory):
-        directory = os.path.dirname(directory)
-    return os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)
 
 
 def find_links(directories):
     return [option for path in directories for option in ('--find-links', path)]
-
-
-def download(lock, pins, directory, python_version, attempts, *options):
-    """Run `pip download` for pins; `attempts` are origins, each with a name and pip's options."""
-    platforms = ['--platform=%s_%s' % (tag, platform.machine()) for tag in MANYLINUX]
-
-    def pip(pins, *where):
-        path = os.path.join(tempfile.mkdtemp(), os.path.basename(lock))
-        write_file(path, requirements(pins))
-        return run([sys.executable, '-m', 'pip', 'download', '--no-deps', '--only-binary=:all:', '--python-version',
-                    python_version, *platforms, '--dest', directory, '-r', path, *where, *options], FOREIGN,
-                   fail_on_error=False)
-
-    for origin, where in attempts if pins else []:
-        print_msg("wheels of %s: trying %s..." % (os.path.basename(lock), origin))
-        if pip(pins, *where).exit_code == 0:
-            return
-    # one by one: pip stops at the first that fails; wheels that were downloaded are kept
-    for pin in pins:
-        result = not has_wheels([pin], directory, python_version) and pip([pin], *where, '--retries', '1')
-        if result and result.exit_code != 0:
-            errors = re.findall(r"^ERROR: .*|Got +[0-9a-f]{64}|connection broken by '.*", result.output, re.MULTILINE)
-            raise EasyBuildError("%s: line %d: no wheel of %s for Python %s on %s: %s. Correct the lock, or put the "
-                                 "wheel into %s.", lock, pin.line, pin, python_version, platform.machine(),
-                                 '; '.join(dict.fromkeys(errors)) or result.output[-200:], directory)
-
-
-def sha256(path):
-    return compute_checksum(path, 'sha256')
-
-
-def has_wheels(pins, directory, python_version):
-    """Whether a directory has a wheel for every pin, with one of its hashes; pip would take seconds for that."""
-    # a lock has a hash for each machine; without a choice, pip decides whether the wheel fits this Python
-    return all(any(not pin.hashes or sha256(path) in pin.hashes
-                   for path in wheels_of(pin, directory, None if len(pin.hashes) == 1 else python_version))
-               for pin in pins)
-
-
-def wheels_of(pin, directory, python_version=None):
-    """Paths of the wheels in a directory that have a pin's name and version, and fit; see `fits`."""
-    names = [name for name in os.listdir(directory) if name.endswith('.whl')] if os.path.isdir(directory) else []
-    return [os.path.join(directory, name) for name in sorted(names)
-            if distribution(*name.split('-')[:2]) == distribution(pin.name, pin.version)
-            and name.count('-') >= 4 and fits(name, python_version)]
-
-
-def fits(wheel, python_version=None):
-    """Whether a wheel is for this machine and, if given, for a version of Python; False if only pip can decide."""
-    pythons, abi, systems = wheel[:-len('.whl')].split('-')[-3:]
-    if not any(system == 'any' or system.endswith('_' + platform.machine()) for system in systems.split('.')):
-        return False
-    if not python_version:
-        return True
-    minor = int(python_version.partition('.')[2])
-    # wheels of the stable ABI fit their Python and all later ones (PEP 425)
-    minors = range(2, minor + 1) if 'abi3' in abi.split('.') else [minor]
-    return bool({'py3', *('cp3%d' % number for number in minors)} & set(pythons.split('.')))
 
 
 def run(words, variables=None, **options):
@@ -337,7 +238,8 @@ def make_base(python, directory):
     if host is None:
         return
     version, commands = os.path.basename(host['paths']['stdlib']), os.path.join(directory, 'bin')
-    packages = os.path.join(directory, 'lib', version, 'site-packages')
+    library = os.path.join(directory, 'lib', version)
+    packages = os.path.join(library, 'site-packages')
     os.remove(os.path.join(directory, 'pyvenv.cfg'))
     for name in filter(PYTHON.fullmatch, os.listdir(commands)):
         os.remove(os.path.join(commands, name))
@@ -345,36 +247,29 @@ def make_base(python, directory):
     shutil.copy2(host['executable'], os.path.join(commands, version))
     for name in ('python', 'python3'):
         os.symlink(version, os.path.join(commands, name))
-    add_library(host, directory, os.path.dirname(packages))
-    base = facts(os.path.join(commands, version))
+    for name in set(os.listdir(host['paths']['stdlib'])) - NOT_COPIED:
+        path = os.path.join(host['paths']['stdlib'], name)
+        if host['is_shared'] or name.startswith('config-'):
+            os.symlink(path, os.path.join(library, name))
+        elif os.path.isdir(path):
+            shutil.copytree(path, os.path.join(library, name), ignore_dangling_symlinks=True,
+                            ignore=shutil.ignore_patterns('test', 'tests'))
+        else:
+            shutil.copy2(path, library)
+    if host['prefix'] != '/usr':  # conda's interpreter looks for libraries beside itself ($ORIGIN/../lib)
+        for path in glob.glob(os.path.join(glob.escape(host['prefix']), 'lib', '*.so*')):
+            os.symlink(path, os.path.join(directory, 'lib', os.path.basename(path)))
+    paths = facts(os.path.join(commands, version))['paths']
+    if os.path.isdir(paths['include']):
+        os.rmdir(paths['include'])  # empty: since Python 3.11, `python -m venv` makes it
     # distributions have other directories for the packages of a base (Debian: local/lib/python3.11/dist-packages)
-    for kind, own in (('purelib', packages), ('platlib', packages), ('scripts', commands)):
-        path = base['paths'][kind]
+    for kind, own in (('include', None), ('purelib', packages), ('platlib', packages), ('scripts', commands)):
+        path = paths[kind]
         if not os.path.lexists(path):
             mkdir(os.path.dirname(path), parents=True)
-            os.symlink(os.path.relpath(own, os.path.dirname(path)), path)
+            os.symlink(os.path.relpath(own, os.path.dirname(path)) if own else host['paths'][kind], path)
     base = facts(os.path.join(commands, version))
     missing = sorted(set(host['modules']) - set(base['modules']))
     if missing or os.path.realpath(packages) not in map(os.path.realpath, base['search']):
         raise EasyBuildError("%s does not work as a copy in %s: %s. Load a module of another Python",
                              host['executable'], directory, ', '.join(missing) or "it does not search site-packages")
-
-
-def add_library(host, directory, library):
-    """Link or copy the host's standard library, its headers, and shared libraries of its prefix."""
-    for name in sorted(set(os.listdir(host['paths']['stdlib'])) - set(NOT_COPIED)):
-        path, target = os.path.join(host['paths']['stdlib'], name), os.path.join(library, name)
-        if host['is_shared'] or name.startswith('config-'):
-            os.symlink(path, target)
-        elif os.path.isdir(path):
-            shutil.copytree(path, target, ignore_dangling_symlinks=True, ignore=shutil.ignore_patterns('test', 'tests'))
-        else:
-            shutil.copy2(path, target)
-    if host['prefix'] != '/usr':  # conda's interpreter looks for libraries beside itself ($ORIGIN/../lib)
-        for path in glob.glob(os.path.join(glob.escape(host['prefix']), 'lib', '*.so*')):
-            os.symlink(path, os.path.join(directory, 'lib', os.path.basename(path)))
-    headers = os.path.join(directory, 'include', os.path.basename(host['paths']['include']))
-    mkdir(os.path.dirname(headers), parents=True)
-    if os.path.isdir(headers):
-        os.rmdir(headers)  # empty: since Python 3.11, `python -m venv` makes it
-    os.symlink(host['paths']['include'], headers)

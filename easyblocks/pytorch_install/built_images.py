@@ -14,7 +14,6 @@ import shlex
 from easybuild.easyblocks.generic.containerimage import (
     Definition,
     Image,
-    checksum_of,
     last_line,
     pinned,
     run_command,
@@ -22,8 +21,9 @@ from easybuild.easyblocks.generic.containerimage import (
 )
 from easybuild.easyblocks.generic.lockedvenv import PIN, read_lock
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.filetools import mkdir, read_file, remove_file, which, write_file
+from easybuild.tools.filetools import compute_checksum, mkdir, read_file, remove_file, which, write_file
 
+from pytorch_install.debian import debian_base
 from pytorch_install.images import RECORD
 from pytorch_install.programs.hold_packages import HOOK, LINE, OF_IMAGE, canonical_name
 from pytorch_install.runtime import in_image, read_json
@@ -67,13 +67,17 @@ class BuiltImage(Image):
 
     INGREDIENTS = ('base_image', 'debian_release', 'debian_packages', 'source_packages', 'mksquashfs_args')
     wheels = base = parallel = None
-    packages = ()
+    packages = patches = ()
 
     @property
     def identity(self):
         """Sources, parameters, layout and base."""
+        values = {name: self.recipe[name] for name in self.INGREDIENTS}
+        parts = ['%s=%s' % (source['name'], source.get('sha256')) for source in [*self.sources, *self.patches]]
+        parts += ['%s=%s' % (name, list(value) if isinstance(value, tuple) else value)
+                  for name, value in values.items() if value]
         base = ' base=%s' % self.base.record['sha256'] if self.base else ''
-        return '%s layout=%s%s' % (super().identity, hashlib.sha256(LAYOUT.encode()).hexdigest()[:8], base)
+        return '%s layout=%s%s' % (' '.join(parts), hashlib.sha256(LAYOUT.encode()).hexdigest()[:8], base)
 
     @property
     def directory(self):
@@ -145,21 +149,19 @@ class DefinitionFile(BuiltImage, Definition):
         """Its text, with the layout of all images that are built here; Apptainer joins sections of one name."""
         return '%s\n%%post\n%s' % (super().definition(), LAYOUT)
 
-    def arguments(self):
-        """The base, and the locked wheels as binds."""
-        options = super().arguments()
+    def build(self):
+        """Build on the base, with the locked wheels as binds; then the packages that the image has compilers for."""
+        options, release = [], self.recipe['debian_release']
         if self.base:
             verify_base(self.base)
-            options = ['--build-arg', 'BASE=' + self.base.image]
+            options += ['--build-arg', 'BASE=' + self.base.image]
+        elif release:
+            options += ['--build-arg', 'BASE=' + debian_base(release, self.recipe['debian_packages'], self.builddir)]
         if self.wheels:
             directory, requirements = os.path.split(self.wheels.requirements)
             options += ['--build-arg', 'REQUIREMENTS=' + requirements,
                         '--bind', '%s:/mnt,%s:/media' % (self.wheels.directory, directory)]
-        return options
-
-    def build(self):
-        """Build the image, then the packages that it has compilers for."""
-        super().build()
+        super().build(*options)
         if self.packages:
             self.repack(self.file)
 
@@ -173,7 +175,7 @@ class Cotainr(BuiltImage):
             raise EasyBuildError("%s has a conda environment file in 'sources', which needs 'base_image'. Set it",
                                  os.path.basename(recipe.path))
         if '://' in recipe['base_image']:
-            pinned(recipe['base_image'], 'base_image')
+            pinned(recipe['base_image'])
 
     @property
     def reference(self):
@@ -185,7 +187,7 @@ class Cotainr(BuiltImage):
         if not which('cotainr'):
             raise EasyBuildError("cotainr not found on PATH: it builds the image. Load its module or install it")
         base = next((source['path'] for source in self.sources if source['name'] == self.recipe['base_image']), None)
-        base = base or 'docker://%s@%s' % pinned(self.recipe['base_image'], 'base_image')
+        base = base or 'docker://%s@%s' % pinned(self.recipe['base_image'])
         result = run_command(['cotainr', 'build', self.file, '--base-image=' + base,
                               '--conda-env=' + self.source('.yml')['path'], '--accept-licenses'],
                              variables=runtime_variables(MKSQUASHFS_ARGS=self.recipe['mksquashfs_args']),
@@ -244,7 +246,7 @@ def read_base(module, directory, image):
 
 def verify_base(base):
     """Stop unless the base's image is as it was installed."""
-    found, expected = checksum_of(base.image), base.record['sha256']
+    found, expected = compute_checksum(base.image), base.record['sha256']
     if found != expected:
         raise EasyBuildError("%s, the image of %s, has changed since its installation: it has SHA-256 %s, expected %s. "
                              "Install it again with `eb --rebuild %s`",
@@ -254,7 +256,7 @@ def verify_base(base):
 def check_lock(base, lock):
     """Stop if a lock would replace packages that the base keeps; pip refuses wheels for another Python."""
     for pin in read_lock(lock):
-        kept = base.kept.get(canonical_name(pin.name), pin.version)
-        if kept != pin.version:
-            raise EasyBuildError("%s: line %d: %s conflicts with the base: %s keeps %s==%s. Remove the line, or lock "
-                                 "this version", lock, pin.line, pin, base.module, pin.name, kept)
+        kept = base.kept.get(canonical_name(pin['name']), pin['version'])
+        if kept != pin['version']:
+            raise EasyBuildError("%s: %s==%s conflicts with the base: %s keeps version %s. Remove the line, or lock "
+                                 "this version", lock, pin['name'], pin['version'], base.module, kept)

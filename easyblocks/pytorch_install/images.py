@@ -6,9 +6,10 @@ import datetime
 import json
 import os
 
-from easybuild.easyblocks.generic.containerimage import ContainerImage, checksum_of, last_line, run_command
+from easybuild.easyblocks.generic.containerimage import ContainerImage, last_line, run_command
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option
+from easybuild.tools.filetools import compute_checksum
 
 from pytorch_install.runtime import read_json, run_program, write_json
 from pytorch_install.transaction import keep_file
@@ -39,7 +40,7 @@ class InstalledImage:
                                  image.file, image.checksum, record.get('sha256'), image.checksum)
         image.is_kept = False
         if record.get('identity') == image.identity and os.path.isfile(installed) and not build_option('force'):
-            image.is_kept = checksum_of(installed) == record['sha256']
+            image.is_kept = compute_checksum(installed) == record['sha256']
             if image.is_kept:
                 image.checksum = record['sha256']
                 print_msg("image %s: the installed one is the same, it is kept" % image.reference)

@@ -7,7 +7,7 @@ import platform
 import re
 
 from easybuild.easyblocks.generic import containerimage
-from easybuild.easyblocks.generic.containerimage import check_parameters, or_none, text, texts  # noqa: F401
+from easybuild.easyblocks.generic.containerimage import check_parameters, text, texts  # noqa: F401
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import read_file
@@ -48,13 +48,16 @@ def is_edf(value):
 
 EXPECTED = {
     **containerimage.EXPECTED,
-    'base_image': (or_none(text()), "a text or None"),
+    'base_image': (text(), "a text"),
     'cluster': (text(r'[\w.+-]+'), "the name of a cluster profile, such as 'local'"),
     'conda_activation': (text(), "a text with a command, such as 'true'"),
     # without what Lmod evaluates again when it translates Tcl (tcl2lua.tcl of 8.6: output-path-foo)
     'conflicts': (texts(r"""(?!/)[^\s"'$\[\]{}();\\`&|<>#%,]+"""), "a list of names of modules, such as ['pytorch']"),
+    'debian_packages': (texts(r'[a-z0-9][a-z0-9.+-]+'), "a list of names of Debian packages"),
+    'debian_release': (text('[a-z]+'), "the name of a Debian release, such as 'bookworm'"),
     'edf': (is_edf, "a dictionary of entries of the environment definition file but for image and mounts: texts, True "
                     "or False, numbers, lists or dictionaries of them, such as {'annotations': {'a.b': 'c'}}"),
+    'image': (text(r'\S+'), "a text with the name of an image"),
     'machines': (texts(r'\w+'), "a list of names of machines, such as ['x86_64']"),
     'packed': (lambda value: isinstance(value, bool), "True or False"),
     'podman_options': (texts(), "a list of options of podman-hpc, such as ['--gpu']"),
@@ -62,7 +65,7 @@ EXPECTED = {
     'shifter_modules': (texts(r'[^\s,]+'), "a list of names of Shifter modules, such as ['gpu']"),
     'source_packages': (is_source_packages, "a list of tuples, such as [('mpi4py', {'MPICC': '$MPI/bin/mpicc'})], "
                                              "with $$ for the character $"),
-    'wheel_index': (or_none(text(r'\S+')), "a text with the address of a package index, or None"),
+    'wheel_index': (text(r'\S+'), "a text with the address of a package index"),
 }
 
 # Characters that have a meaning in binds of Apptainer, search paths, shells or Tcl.

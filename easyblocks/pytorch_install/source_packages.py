@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 from easybuild.easyblocks.generic.containerimage import last_line, run_command
-from easybuild.easyblocks.generic.lockedvenv import FOREIGN, OFFLINE, is_writable
+from easybuild.easyblocks.generic.lockedvenv import FOREIGN, OFFLINE
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError, print_msg
@@ -102,13 +102,12 @@ class SourcePackageSteps:
     def fetch_step(self, *args, **kwargs):
         """Fetch missing sdists with pip, unless the recipe has source_urls."""
         names = [source['name'] for source in self.records]
-        directories = [os.path.join(path, letter_dir_for(self.name), self.name) for path in source_paths()]
+        directory = os.path.join(source_paths()[0], letter_dir_for(self.name), self.name)
         for package in [] if self.cfg['source_urls'] else self.source_packages:
             if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
                 checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist,
                                                  index=names.index(package.sdist))
-                package.fetch(next(filter(is_writable, directories), directories[0]),
-                              checksum[package.sdist] if isinstance(checksum, dict) else checksum)
+                package.fetch(directory, checksum[package.sdist] if isinstance(checksum, dict) else checksum)
         super().fetch_step(*args, **kwargs)
 
     def extract_step(self):

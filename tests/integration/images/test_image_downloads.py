@@ -13,13 +13,13 @@ def test_a_download_is_kept_and_used_again_without_the_registry(site, registry):
     site.install(lines, "--fetch")
     names = sorted(path.name for path in site.images.iterdir())
     image = registry.layers.replace(":", "-") + ".sif"
-    assert names == [".lock", image, image + ".json"]
+    assert names == [image, image + ".json"]
     requests = len(registry.requested)
     assert "found at" in site.install(lines, "--fetch")
     assert len(registry.requested) == requests
 
     flip_a_bit(site.images / image, 500_000)
-    assert "is damaged" in site.install(lines, "--fetch")
+    assert "fetching, attempt 1" in site.install(lines, "--fetch")
     assert len(registry.requested) > requests
 
 
@@ -53,11 +53,11 @@ def test_the_users_own_cache_directory_and_proxy_are_used_and_left_alone(site, r
     assert not list(site.images.glob("*.cache"))
 
 
-def test_a_digest_that_the_registry_lacks_is_one_line_at_the_first_attempt(site, registry):
+def test_a_digest_that_the_registry_lacks_is_one_line(site, registry):
     wrong = "sha256:" + "0" * 64
     error = site.refuse(f"image = 'docker://{registry.address}/tiny/layers:1@{wrong}'")
-    assert "Image not found in the registry" in error
-    assert "Look up its digest" in error
+    assert "manifest unknown" in error.lower() or "404" in error
+    assert "Check the digest" in error
 
 
 def test_a_registry_that_does_not_answer_is_one_line_after_three_attempts(site):

@@ -135,20 +135,9 @@ def test_enroot_imports_the_digest_and_the_packing_of_the_recipe(import_with, tm
     assert (tmp_path / "calls").read_text() == calls
 
 
-NOT_FOUND = f"Image not found in the registry: docker://nvcr.io/nvidia/pytorch:26.05-py3@{DIGEST}. Look up"
-
-
-@pytest.mark.parametrize(
-    ("output", "message"),
-    [
-        ("'[ERROR] URL https://nvcr.io/v2/x/manifests/y returned error code: 404 Not Found' >&2; exit 1", NOT_FOUND),
-        ("'[ERROR] URL https://nvcr.io/v2 returned error code: 401' >&2; exit 1", "Write a login to enroot's"),
-        ("'[INFO] x' >&2; exit 1", "failed 3 times: [INFO] x"),
-    ],
-)
-def test_an_import_that_fails_is_reported_with_the_reason_and_advice(import_with, output, message):
-    with pytest.raises(EasyBuildError, match=re.escape(message)):
-        import_with(f"echo {output}\n")
+def test_an_import_that_fails_is_reported_with_the_reason(import_with):
+    with pytest.raises(EasyBuildError, match=r"failed 3 times: \[ERROR\] returned error code: 401\. Check"):
+        import_with("echo '[ERROR] returned error code: 401' >&2; exit 1\n")
 
 
 @pytest.mark.parametrize(

@@ -127,15 +127,11 @@ def test_sourcing_activate_changes_the_path_only_if_the_commands_are_not_on_it(b
 
 
 def test_a_python_that_cannot_be_copied_is_refused(base, monkeypatch, tmp_path):
-    from easybuild.easyblocks.generic import lockedvenv as environment
+    from easybuild.easyblocks.generic import lockedvenv
 
-    python = str(base / "bin" / "python")
-    real = environment.facts(python)
-    host = {**real, "modules": [*real["modules"], "_ssl_of_the_prefix"], "executable": PYTHONS[0]}
-    monkeypatch.setattr(environment, "facts", lambda python: host if python == "host" else real)
-    monkeypatch.setattr(environment, "add_library", lambda *_: None)
-    root = tmp_path / "venv"
-    (root / "bin").mkdir(parents=True)
-    (root / "pyvenv.cfg").touch()
+    python, facts = str(base / "bin" / "python"), lockedvenv.facts
+    host = {**facts(python), "modules": ["_ssl_of_the_prefix"]}
+    monkeypatch.setattr(lockedvenv, "facts", lambda command: host if command == "host" else facts(command))
+    subprocess.run([python, "-I", "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     with pytest.raises(EasyBuildError, match="does not work as a copy in .*_ssl_of_the_prefix. Load a module of"):
-        environment.make_base("host", str(root))
+        lockedvenv.make_base("host", str(tmp_path / "venv"))

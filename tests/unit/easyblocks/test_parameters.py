@@ -87,7 +87,7 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
         ("ContainerImage", "sources = [('a.sif', 'cp %s')]"),
         ("ContainerImage", "sources = [{'download_filename': 'a.sif'}]"),
         ("ContainerImage", "sources = None"),
-        ("ContainerImage", "debian_packages = 'jq'"),
+        ("EB_PyTorchContainer", "debian_packages = 'jq'"),
         ("LockedVenv", "python_version = 3.11"),
         ("EB_PyTorchContainer", "commands = ['bin/python']"),
         ("EB_PyTorchContainer", "binds = ['/x,/y']"),  # which a module cannot hold

@@ -29,19 +29,13 @@ def keep_commands(monkeypatch, module, output="", meanwhile=None):
     return commands
 
 
-def download(image, monkeypatch):
-    """Download an image from nowhere; returns the commands that did it."""
+def download(image, monkeypatch, machine=b"02"):
+    """Download an image for a machine from nowhere; returns the commands that did it."""
 
     def arrive(command):
         part = next(word for word in command if word.endswith(".part"))
-        Path(part).write_bytes(sif(b"downloaded"))
+        Path(part).write_bytes(sif(b"downloaded", machine=machine))
 
-    Path(image.directories[0]).mkdir(parents=True, exist_ok=True)
     commands = keep_commands(monkeypatch, containerimage, meanwhile=arrive)
-    image.download(image.directories[0])
+    image.download(image.downloads[0])
     return commands
-
-
-def downloaded(image):
-    """Path of an image's finished download."""
-    return Path(image.directories[0], image.file_name)

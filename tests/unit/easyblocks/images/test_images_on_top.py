@@ -121,8 +121,8 @@ def test_a_module_without_the_records_of_an_image_is_no_base(prefix, installatio
 @pytest.mark.parametrize(
     ("pin", "message"),
     [
-        ("torch==2.12.0", r"line 1: torch==2\.12\.0 conflicts with the base: .*keeps torch==2\.13\.0\+cpu"),
-        ("PyTorch_triton==3.0", r"keeps PyTorch_triton==3\.1"),
+        ("torch==2.12.0", r"torch==2\.12\.0 conflicts with the base: .*keeps version 2\.13\.0\+cpu"),
+        ("PyTorch_triton==3.0", r"PyTorch_triton==3\.0 conflicts with the base: .*keeps version 3\.1"),
     ],
 )
 def test_a_lock_that_does_not_fit_the_base_is_refused_before_the_build(source_of, pin, message):
