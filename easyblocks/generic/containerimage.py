@@ -164,7 +164,7 @@ class Image:
 
     digest = checksum = None
     # Command that builds, downloads and starts the image; a build dependency may bring it.
-    runtime = property(lambda self: find_runtime())
+    runtime = property(lambda _: find_runtime())
     # The image's source, as the recipe names it, and a text that determines the content.
     reference = property(lambda self: ', '.join(source['name'] for source in self.sources))
     identity = property(lambda self: 'sha256:%s' % self.checksum)
