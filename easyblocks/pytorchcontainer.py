@@ -91,8 +91,9 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
 
     def complete_runtime(self):
         """Write the image's provenance, and the list of the host's libraries that it can load."""
-        provenance = write_provenance(self.image, self.image_path, self.python('--cleanenv'), ['--version'])
-        write_host_network(provenance, os.path.join(tree.PROFILES, self.cfg['cluster']))
+        python = self.python('--cleanenv')
+        provenance = write_provenance(self.image, self.image_path, python, ['--version'])
+        write_host_network(provenance, os.path.join(tree.PROFILES, self.cfg['cluster']), python)
 
     def install_tree(self):
         """Also make the users' virtual environment, with the installed image."""

@@ -11,7 +11,7 @@ from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option
 from easybuild.tools.filetools import compute_checksum
 
-from pytorch_install.runtime import read_json, run_program, write_json
+from pytorch_install.runtime import read_json, write_json
 from pytorch_install.transaction import keep_file
 
 # The file that identifies an installed image, in the directory `provenance` beside it.
@@ -60,7 +60,7 @@ class InstalledImage:
 
 def write_provenance(image, path, python, version):
     """
-    Write image.json, packages.json (what `pip inspect` prints) and libraries.json; return their directory.
+    Write image.json and packages.json (what `pip inspect` prints); return their directory.
 
     :param python: command of the image's Python, without this user's environment
     :param version: arguments with which the runtime prints its version
@@ -79,8 +79,6 @@ def write_provenance(image, path, python, version):
         **({'base': {'module': base.module, **base.record}} if base else {}),
     }
     write_json(os.path.join(directory, RECORD), record)
-    libraries = run_program(python, 'list_libraries.py', split_stderr=True, hidden=True)
-    write_json(os.path.join(directory, 'libraries.json'), json.loads(libraries.output))
     packages = run_command([*python, '-I', '-m', 'pip', '--isolated', 'inspect'], fail_on_error=False, hidden=True,
                            split_stderr=True)
     if packages.exit_code == 0:

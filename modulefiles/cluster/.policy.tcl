@@ -116,25 +116,32 @@ proc choose_host_libraries {} {
 }
 
 # Adds libraries to the lists of both runtimes, and to each list the user's entries of the other: a runtime that has
-# both lists reads only one. What is added is recorded; unloading, which has no libraries, removes only that.
+# both lists reads only one.
 proc extend_containlibs {libraries} {
+    set users [concat [split [users_value SINGULARITY_CONTAINLIBS] ,] [split [users_value APPTAINER_CONTAINLIBS] ,]]
     foreach name {SINGULARITY_CONTAINLIBS APPTAINER_CONTAINLIBS} {
-        set users($name) [split [users_value $name] ,]
+        extend_list $name [concat $users $libraries]
     }
-    foreach {name other} {SINGULARITY_CONTAINLIBS APPTAINER_CONTAINLIBS APPTAINER_CONTAINLIBS SINGULARITY_CONTAINLIBS} {
-        set record __CLUSTER_ADDED_TO_$name
-        set added [expr {$libraries eq {} && [info exists ::env($record)] ? [split $::env($record) ,] : {}}]
-        foreach library [expr {$libraries eq {} ? {} : [concat $users($other) $libraries]}] {
-            if {$library ni $users($name) && $library ni $added} {
-                lappend added $library
-            }
+}
+
+# Adds to a list what it lacks. What is added is recorded; unloading removes only that.
+proc extend_list {name entries} {
+    set record __CLUSTER_ADDED_TO_$name
+    set present [expr {[module-info mode] eq "load" ? [split [users_value $name] ,] : {}}]
+    if {[module-info mode] in {remove unload}} {
+        set entries [split [users_value $record] ,]
+    }
+    set added {}
+    foreach entry $entries {
+        if {$entry ni [concat $present $added]} {
+            lappend added $entry
         }
-        if {$added ne {}} {
-            setenv $record [join $added ,]
-        }
-        foreach library $added {
-            append-path --delim , $name $library
-        }
+    }
+    if {$added ne {}} {
+        setenv $record [join $added ,]
+    }
+    foreach entry $added {
+        append-path --delim , $name $entry
     }
 }
 
@@ -146,6 +153,14 @@ proc bind_directories {directories} {
         foreach directory $directories {
             if {[may_bind $directory $mounted] && ![regexp {[,:]} $directory]} {
                 lappend found $directory
+            }
+        }
+        # Lmod reads all of a Tcl module before it loads the profile: the profile adds them. (Images alone have this.)
+        if {[info exists ::env(WITH_CONDA_VENV)] && ([module-info mode] eq "display" || ![is_set PYTORCH_BIND])} {
+            set users [split [users_value SINGULARITY_BIND],[users_value APPTAINER_BIND] ,]
+            set users [lmap bind $users {regsub {^[^:]+:([^:]+).*} $bind {\1}}] ;# their destinations
+            foreach name {SINGULARITY_BINDPATH APPTAINER_BINDPATH} {
+                extend_list $name [lmap directory $found {expr {$directory in $users ? [continue] : $directory}}]
             }
         }
     }
@@ -218,7 +233,9 @@ proc user_number {} {
 # Sets the variables that every cluster needs. A line `policy` below the call overrides one of them.
 proc policies_of_every_cluster {} {
     if {[module-info mode] in {remove unload}} {
-        extend_containlibs {}
+        foreach name {SINGULARITY_CONTAINLIBS APPTAINER_CONTAINLIBS SINGULARITY_BINDPATH APPTAINER_BINDPATH} {
+            extend_list $name {}
+        }
     }
     bind_host_network
 

@@ -1,7 +1,6 @@
 """The host's libraries of the fast network in an image that lacks them: Debian's libfabric, and a library made here."""
 
 import ctypes
-import json
 import shutil
 import subprocess
 import sys
@@ -39,24 +38,22 @@ def libraries(tmp_path_factory):
     return place
 
 
-def write_list(installation, files):
-    """Write the list that an installation with these files would have; return it."""
-    sys.path.append(str(MODULEFILES.parent / "easyblocks"))
-    from pytorch_install.host_network import RECORD, lines_of
-
-    image = json.loads((installation / "provenance" / "libraries.json").read_text())
-    lines = [f"{mode} {line}" for mode in ("1", "replace") for line in lines_of(mode, files.split(), image)]
-    record = installation / "provenance" / RECORD
-    record.write_text("\n".join([files, *lines]) + "\n")
-    return record
-
-
 @pytest.fixture
-def listed(testbed, container):
+def listed(testbed, container, tmp_path):
     """A function that lists files for the installed image, as at its installation."""
+    sys.path.append(str(MODULEFILES.parent / "easyblocks"))
+    from pytorch_install.host_network import write_host_network
+    from pytorch_install.runtime import image_python
+
     root = testbed.layout.easybuild / "software" / container
     before = (root / "provenance" / "host-network").read_text()
-    yield lambda files: write_list(root, files)
+    python = image_python(testbed.layout.bin / "apptainer", next(root.glob("*.sif")), "true", "--cleanenv")
+
+    def write(files):
+        (tmp_path / "profile").write_text(f'policy PYTORCH_HOST_NETWORK_FILES "{files}"\n')
+        write_host_network(str(root / "provenance"), str(tmp_path / "profile"), python)
+
+    yield write
     (root / "provenance" / "host-network").write_text(before)
 
 
@@ -88,14 +85,12 @@ srun -N2 -w nid001001,nid001002 --ntasks-per-node=1 singularity exec $SIF conda-
 
 @pytest.fixture
 def installation(tmp_path, libraries):
-    """The directory of a container module, whose image has glibc and no other library."""
-    root = tmp_path / "installation"
-    (root / "provenance").mkdir(parents=True)
-    needs = [f"GLIBC_2.{number}" for number in range(50)] + ["GLIBC_2.2.5"]
-    record = {"glibc": "2.49", "versions": {"libc.so.6": needs}, "libraries": {}}
-    (root / "provenance" / "libraries.json").write_text(json.dumps(record))
-    write_list(root, f"{libraries}/libcxi.so.1")
-    return root
+    """The directory of a container module, which is installed for one library."""
+    record = tmp_path / "installation" / "provenance" / "host-network"
+    record.parent.mkdir(parents=True)
+    library = f"{libraries}/libcxi.so.1"
+    record.write_text(f"{library}\n1 {library}\nreplace {library}\n")
+    return tmp_path / "installation"
 
 
 @pytest.mark.parametrize("own", ["", "SINGULARITY_CONTAINLIBS=/a,/b", "APPTAINER_CONTAINLIBS={0}/libcxi.so.1,/a"])

@@ -143,10 +143,7 @@ def test_a_removed_image_is_replaced_by_a_copy_of_the_sites_and_without_one_load
 
 
 @pytest.mark.parametrize(("own", "expected"), [("/from/the/user,/b", ["/from/the/user", "/b"]), ("0", [])])
-def test_the_profiles_directories_are_bound_or_the_users_list_or_none(request, image_site, own, expected, tmp_path):
-    system, syntax = request.node.callspec.params["written"]
-    if system.startswith("Lmod") and syntax == "Tcl":
-        pytest.xfail("Lmod evaluates a Tcl module before it loads the profile: docs/module.md")
+def test_the_profiles_directories_are_bound_or_the_users_list_or_none(image_site, own, expected, tmp_path):
     show = "echo $PYTORCH_BIND; echo $SINGULARITY_BINDPATH"
     script, before, after = recorded(
         tmp_path, "", f"module load {image_site.name}; {show}; module unload {image_site.name}"

@@ -82,8 +82,8 @@ def test_a_list_of_binds_that_the_user_has_replaced_has_the_modules_too(installe
     ours = "/x:/runscripts,/y"
     variables = dict(installed.loaded, APPTAINER_BINDPATH="/mine", SINGULARITY_BINDPATH=ours)
     variables.update({f"__PYTORCH_ADDED_TO_{name}_BINDPATH": ours for name in ("APPTAINER", "SINGULARITY")})
-    given = installed.environment(**variables)
-    assert (given["APPTAINER_BINDPATH"], given["SINGULARITY_BINDPATH"]) == (f"/mine,{ours}", ours)
+    given = installed.environment(**variables, __CLUSTER_ADDED_TO_APPTAINER_BINDPATH="/a,/b")
+    assert (given["APPTAINER_BINDPATH"], given["SINGULARITY_BINDPATH"]) == (f"/mine,/a,/b,{ours}", ours)
 
 
 def test_the_runtime_of_the_installation_is_used_if_path_has_none(installed):

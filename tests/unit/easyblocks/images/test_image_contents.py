@@ -1,10 +1,8 @@
-"""What is in an image: what every image has that is built here, its Python, its packages, and its libraries."""
+"""What is in an image: what every image has that is built here, its Python, and its packages."""
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from recipes import command
@@ -81,17 +79,3 @@ def test_an_image_without_pip_is_a_warning(image_of, tmp_path, monkeypatch, capf
     assert (record["python"], record["runtime"]) == ("/bin/python3", "apptainer version 1.4.1")
     assert {path.name for path in directory.iterdir()} == {"image.json", "libraries.json"}
     assert "no list of packages: pip failed in the image: No module named pip" in capfd.readouterr().err
-
-
-def listed_libraries(**variables):
-    program = Path(runtime.__file__).parent / "programs" / "list_libraries.py"
-    return json.loads(subprocess.check_output([sys.executable, "-I", program], env={**os.environ, **variables}))
-
-
-def test_libraries_on_the_images_own_search_path_come_first(prefix, tmp_path):
-    for name in ("libfabric.so.1", "libstdc++.so.6"):
-        (tmp_path / name).touch()
-    found = listed_libraries(LD_LIBRARY_PATH=f"{tmp_path}:/nowhere")
-    assert found["libraries"]["libfabric.so.1"] == str(tmp_path / "libfabric.so.1")
-    assert found["libraries"]["libstdc++.so.6"] == str(tmp_path / "libstdc++.so.6")
-    assert found["versions"]["libstdc++.so.6"] == []
