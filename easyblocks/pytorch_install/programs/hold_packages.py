@@ -39,16 +39,7 @@ OF_IMAGE = "os.environ.get('CONTAINERROOT', '')"
 # What a build environment gets: packages that compile against torch find the module's.
 SEES = "import os, sys; sys.path.extend(path for path in [%r] if path not in sys.path and os.path.isdir(path))\n"
 
-# The build of a source (PEP 517) that fails with its message.
-BACKEND = '''import os
-def prepare_metadata_for_build_wheel(directory, settings=None):
-    os.makedirs(os.path.join(directory, %(info)r))
-    with open(os.path.join(directory, %(info)r, "METADATA"), "w") as file:
-        file.write(%(metadata)r)
-    return %(info)r
-def build_wheel(directory, settings=None, metadata=None):
-    raise SystemExit(%(message)r)
-'''
+# A source whose build (PEP 517) fails with its message.
 PROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 
 
@@ -128,10 +119,11 @@ def write_wheel(directory, name, version, packages):
 
 def write_source(directory, name, version, message):
     """Write a source distribution whose build fails with a message."""
-    stem, text = '%s-%s' % (name, version), core_metadata(name, version)
-    backend = BACKEND % {'info': stem + '.dist-info', 'metadata': text, 'message': message}
+    stem = '%s-%s' % (name, version)
+    files = {'PKG-INFO': core_metadata(name, version), 'pyproject.toml': PROJECT,
+             'backend.py': 'raise SystemExit(%r)\n' % message}
     with tarfile.open(os.path.join(directory, stem + '.tar.gz'), 'w:gz') as archive:
-        for file, content in {'PKG-INFO': text, 'pyproject.toml': PROJECT, 'backend.py': backend}.items():
+        for file, content in files.items():
             entry = tarfile.TarInfo(stem + '/' + file)
             entry.size = len(content)
             archive.addfile(entry, BytesIO(content.encode()))
@@ -163,7 +155,6 @@ def main(installation, index):
                  for package in metadata.distributions(path=[packages]) if package.metadata['Name']}
     torch, pinned = installed['torch'][0], pinned_versions(installed)
     absent = {name: version for name, version in companion_versions(torch).items() if name not in installed}
-    refused = {name: refusal(name, version, torch, index) for name, version in absent.items() if '+' in version}
     held = os.path.join(installation, 'held')
     os.makedirs(held, exist_ok=True)
     with open(os.path.join(installation, 'constraints.txt'), 'w') as file:
@@ -177,12 +168,11 @@ def main(installation, index):
         file.writelines('%s==%s\n' % entry for entry in sorted({**absent, **pinned}.items()))
     for name, version in pinned.items():
         write_wheel(held, name, version, packages)
-    for name, message in refused.items():
-        write_source(held, name, absent[name], message)
-    # for users_pip.py and uv: the directory of this torch, and what is refused
-    for name, lines in {'packages': [packages], 'absent': map(' '.join, refused.items())}.items():
-        with open(os.path.join(held, name), 'w') as file:
-            file.writelines(line + '\n' for line in lines)
+    for name, version in absent.items():
+        if '+' in version:
+            write_source(held, name, version, refusal(name, version, torch, index))
+    with open(os.path.join(held, 'packages'), 'w') as file:  # for users_pip.py and uv: where this torch is
+        file.write(packages + '\n')
     if hook(packages, installation):
         with open(os.path.join(held, 'hooked'), 'w'):  # otherwise, the module sets pip's variables
             pass

@@ -20,9 +20,6 @@ HELD = os.path.dirname(os.path.abspath(__file__))
 CONSTRAINTS = os.path.join(os.path.dirname(HELD), 'constraints.txt')
 UV = os.path.join(os.path.dirname(HELD), 'runscripts', 'uv')
 
-# A command `pip` for any release of pip.
-COMMAND = '#!%s/bin/python\nimport runpy\nrunpy.run_module("pip", run_name="__main__")\n'
-
 # What to do with a build that does not get this torch.
 ALONE = "To build with the PyTorch module's torch: pip install --no-build-isolation, after what the build requires"
 
@@ -68,7 +65,7 @@ def explain_paths(arguments):
 
 
 def change_removal(packages, versions):
-    """Let pip upgrade and remove the user's packages where they are, and not remove the module's torch and pip."""
+    """Let pip upgrade and remove the user's packages where they are, and not remove the module's torch, nor itself."""
     from pip._internal.commands import install
     from pip._internal.exceptions import InstallationError
     from pip._internal.metadata import base
@@ -86,11 +83,10 @@ def change_removal(packages, versions):
         directory, name = os.path.split(path)
         return of_users[-1] and os.path.join(os.path.realpath(directory), name).startswith(user_base)
 
-    def is_of_module(dist):
-        return os.path.realpath(dist.location or '') == packages
-
     def from_dist_of_users(dist):
-        if 'uninstall' in sys.argv and dist.canonical_name in ('pip', *versions) and is_of_module(dist):
+        # without the pip of an environment, `pip` would be another one, which installs elsewhere
+        if 'uninstall' in sys.argv and (dist.canonical_name == 'pip' or dist.canonical_name in versions
+                                        and os.path.realpath(dist.location or '') == packages):
             raise InstallationError('%s belongs to the PyTorch module and is not removed' % dist.canonical_name)
         return from_dist(dist)
 
@@ -145,39 +141,34 @@ def keep_torch(advice, versions):
             explained.args = ('%s\n%s' % (explained, advice),)
         return explained
 
-    def check_release(resolver, chosen, absent):
+    def check_release(resolver, chosen):
         """Report an older release, which fits the module; fail if it only does not name what does not fit."""
         def requirements(candidate):
             return [found for found in candidate.iter_dependencies(True) if found and hasattr(found, 'project_name')]
-
-        def is_met(required):
-            return not excluded(required) and required.project_name not in absent
 
         for candidate in resolver.factory._link_candidate_cache.values():
             if candidate.project_name != chosen.project_name or candidate.version <= chosen.version:
                 continue
             names = [required.project_name for required in requirements(chosen)]
-            for required in sorted(requirements(candidate), key=is_met):
+            for required in sorted(requirements(candidate), key=excluded, reverse=True):
                 reason = '%s %s requires %s' % (candidate.project_name, candidate.version, required)
                 if required.project_name in versions and required.project_name not in names:
                     remedy = advice if excluded(required) else 'Not installing %s, which does not' % chosen.version
-                    raise InstallationError('%s. %s' % (reason, absent.get(required.project_name, remedy)))
+                    raise InstallationError('%s. %s' % (reason, remedy))
                 if excluded(required):
                     getLogger('pip._internal').warning('%s: installing %s. %s', reason, chosen.version, advice)
 
     def resolve_and_keep(resolver, *arguments, **options):
-        found, absent = resolve(resolver, *arguments, **options), refusals()
+        found = resolve(resolver, *arguments, **options)
         for name, requirement in list(found.requirements.items()):
             path = requirement.link.file_path if requirement.link and requirement.link.is_file else ''
             is_held = os.path.realpath(os.path.dirname(path)) == os.path.realpath(HELD)
-            if is_held and name in absent:
-                raise InstallationError(absent[name])
             if is_held and not IS_BUILD:
                 if requirement.user_supplied:
                     raise InstallationError('%s %s is not installed again. %s' % (name, versions[name], advice))
                 del found.requirements[name]
             elif name in resolver._result.mapping:
-                check_release(resolver, resolver._result.mapping[name], absent)
+                check_release(resolver, resolver._result.mapping[name])
         if 'uv' in found.requirements:
             atexit.register(explain_uv)
         return found
@@ -186,30 +177,10 @@ def keep_torch(advice, versions):
     AlreadyInstalledCandidate.iter_dependencies = dependencies
 
 
-def refusals():
-    """For packages that the module does not have, and no index of its own: why they fail, by their names."""
-    with open(os.path.join(HELD, 'absent')) as file:
-        return dict(line.rstrip().split(' ', 1) for line in file)
-
-
 def explain_uv():
     """Print what to do if the uv of this environment is found before the module's: it takes another torch."""
     if which('uv') == os.path.join(sys.prefix, 'bin', 'uv'):
         sys.stderr.write("pip: %s/bin/uv does not keep the module's torch. Use `python -m uv`\n" % sys.prefix)
-
-
-def keep_commands():
-    """Let the removal of an upgraded pip leave the commands: they then start the module's pip."""
-    directory = os.path.join(sys.prefix, 'bin')
-    present = [name for name in os.listdir(directory) if re.fullmatch(r'pip[0-9.]*', name)]
-
-    def write_commands():
-        for path in [os.path.join(directory, name) for name in present]:
-            if not os.path.lexists(path) and PathFinder.find_spec('pip'):
-                with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o755), 'w') as file:
-                    file.write(COMMAND % sys.prefix)
-
-    atexit.register(write_commands)
 
 
 def start(packages):
@@ -221,8 +192,6 @@ def start(packages):
     if 'SINGULARITY_CONTAINER' in os.environ:
         explain_paths(sys.argv)
     add_options(sys.argv, tuple(map(int, re.findall(r'\d+', pip.__version__)[:2])))
-    if 'uninstall' in sys.argv:
-        keep_commands()
     try:
         change_removal(packages, versions)
         keep_torch(advice, versions)

@@ -261,12 +261,11 @@ def test_the_torch_is_not_removed_and_another_pip_of_the_environment_keeps_it_to
     environment.run(script, "install", "accelerate")
     environment.run(script, "install", "torch==2.15.0", status=1)
     assert environment.versions() == {"accelerate": "1.15.0"}
-
     (packages / "pip-99.dist-info").mkdir()
     (packages / "pip-99.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 99\n")
     (packages / "pip-99.dist-info/RECORD").write_text("pip/__init__.py,,\n../../../bin/pip3,,\n")
-    environment.run(script, "uninstall", "--yes", "pip")
-    assert str(environment.installation) in environment.run(script, "--version")
+    assert "pip belongs to" in environment.run(script, "uninstall", "--yes", "pip", status=1)
+    assert script.exists()
 
 
 def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(installation, tmp_path):
