@@ -10,7 +10,7 @@ import os
 
 from easybuild.easyblocks.generic.containerimage import last_line
 from easybuild.tools.build_log import EasyBuildError, print_warning
-from easybuild.tools.filetools import find_backup_name_candidate, mkdir, read_file, remove_dir, symlink
+from easybuild.tools.filetools import find_backup_name_candidate, mkdir, remove_dir, symlink
 
 from pytorch_install.programs.hold_packages import LINE, OF_IMAGE
 from pytorch_install.runtime import run_program
@@ -22,11 +22,7 @@ UNPACKED = '.unpacked'
 
 ENVIRONMENT = os.path.join('venv', 'pytorch')
 
-# In the pip commands of earlier modules: they have what each pip now does by a .pth file.
-EARLIER_PIP = 'def explain_constraints'
-
-# Exit statuses of make_venv.py: the environment fits the image, is for another Python, or links to packages at another
-# path.
+# Exit statuses of make_venv.py: the environment fits the image, is for another Python, or does not see its packages.
 FITS, OUTDATED, MOVED = 0, 3, 4
 ABSENT = 'absent'
 
@@ -69,7 +65,7 @@ class UserSoftware:
 
     def find(self, python):
         """State of the users' environment: FITS, OUTDATED, MOVED or ABSENT."""
-        packed = os.path.isfile(self.packed) and not os.path.isfile(os.path.join(self.directory, UNPACKED))
+        packed = self.is_packed()
         if not packed and not os.path.isdir(self.environment):
             return ABSENT
         bind = self.packed + ':/user-software:ro,image-src=/' if packed else self.directory + ':/user-software'
@@ -95,22 +91,24 @@ class UserSoftware:
                 os.rename(os.path.join(self.part, ENVIRONMENT), self.environment)
             else:
                 os.rename(self.part, self.directory)
-        if found in (FITS, MOVED):
-            for new, path in self.renewable('bin', 'pip*'):
-                if (os.access(os.path.dirname(path), os.W_OK)
-                        and (not os.path.exists(path) or EARLIER_PIP in read_file(path))):
-                    os.replace(new, path)
-        for new, path in self.renewable('lib', 'python*', '*', 'zz_image.pth') if found == MOVED else []:
-            try:
-                os.replace(new, path)
-            except OSError as error:
-                print_warning("%s does not link to the image's packages (%s). Ask its owner to run `eb --rebuild`",
-                              path, error.strerror)
+        elif not self.is_packed():  # what an earlier release made, a user removed, or an image at another path needs
+            self.renew('bin', 'pip*')
+            if not self.renew('lib', 'python*', '*', 'zz_image.pth') and found == MOVED:
+                print_warning("%s does not link to the image's packages. Ask its owner to run `eb --rebuild`",
+                              self.environment)
 
-    def renewable(self, *pattern):
-        """Paths of files in the new environment, each with its path in the users' own."""
-        return [(new, os.path.join(self.directory, os.path.relpath(new, self.part)))
-                for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, *pattern))]
+    def is_packed(self):
+        """Whether the packed file is in use."""
+        return os.path.isfile(self.packed) and not os.path.isfile(os.path.join(self.directory, UNPACKED))
+
+    def renew(self, *pattern):
+        """Replace files of the users' environment by those of the new one; return whether this is permitted."""
+        try:
+            for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, *pattern)):
+                os.replace(new, os.path.join(self.directory, os.path.relpath(new, self.part)))
+        except OSError:
+            return False
+        return True
 
 
 def run_in_image(python, task, bind):

@@ -59,17 +59,11 @@ def check():
     """
     Check whether the existing environment fits this image, without changing it.
 
-    Exit with OUTDATED unless it runs this Python, and with MOVED unless it sees this Python's packages, by these lines
-    where they can be written.
+    Exit with OUTDATED unless it runs this Python, and with MOVED unless it sees this Python's packages.
     """
     if not os.path.isdir(PACKAGES) or not runs('import sys; assert sys.prefix == %r' % ENVIRONMENT):
         sys.exit(OUTDATED)
-    present = ''
-    if os.path.exists(PATHS):
-        with open(PATHS) as file:
-            present = file.read()
-    if present != paths() and (os.access(PACKAGES, os.W_OK)
-                               or not runs('import sys; assert {*%r} <= {*sys.path}' % directories())):
+    if not runs('import sys; assert {*%r} <= {*sys.path}' % directories()):
         sys.exit(MOVED)
 
 

@@ -68,16 +68,14 @@ def test_the_next_installation_completes_a_replacement_that_was_killed(software,
     assert not (store / "1.0/venv/pytorch/mine").exists()
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [(None, "new\n"), ("def explain_constraints():", "new\n"), ("of an upgrade", "of an upgrade")]
-)
-def test_a_pip_command_that_is_missing_or_of_an_earlier_version_is_written_again(software, install, before, after):
+@pytest.mark.parametrize("before", [None, "def explain_constraints():"])
+def test_a_pip_command_that_is_missing_or_of_an_earlier_version_is_written_again(software, install, before):
     install()
     pip = software / ".user-software/1.0/venv/pytorch/bin/pip"
     if before:
         pip.write_text(before)
     install(script=f"{MAKE}; [ $TASK != make ] || echo new > $SOURCE/venv/pytorch/bin/pip")
-    assert pip.read_text() == after
+    assert pip.read_text() == "new\n"
 
 
 @pytest.mark.parametrize(
