@@ -102,8 +102,7 @@ def recorded_variables(installdir, name, version, more):
 def image_interface(generator, recipe, image, user_software):
     """The image (a file name), what it sees of the host, and its search path."""
     flags = ('SINGULARITY_NV', 'APPTAINER_NV') if recipe['gpu'] == 'cuda' else ()
-    lists = {'central_images': recipe['central_images'], 'binds': recipe['binds'], 'connection_files': CONNECTION_FILES,
-             'caches': CACHES}
+    lists = {'central_images': recipe['central_images'], 'binds': recipe['binds'], 'files': CONNECTION_FILES + CACHES}
     return ''.join(installed(generator, flag, '1', relpath=False) for flag in flags) + template(
         generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path), of_images=OF_IMAGES,
         user_software=user_software) + template(

@@ -156,7 +156,7 @@ proc bind_directories {directories} {
             }
         }
         # Lmod reads all of a Tcl module before it loads the profile: the profile adds them. (Images alone have this.)
-        if {[info exists ::env(WITH_CONDA_VENV)] && ([module-info mode] eq "display" || ![is_set PYTORCH_BIND])} {
+        if {[users_value WITH_CONDA_VENV] ne {} && ([module-info mode] eq "display" || ![is_set PYTORCH_BIND])} {
             set users [split [users_value SINGULARITY_BIND],[users_value APPTAINER_BIND] ,]
             set users [lmap bind $users {regsub {^[^:]+:([^:]+).*} $bind {\1}}] ;# their destinations
             foreach name {SINGULARITY_BINDPATH APPTAINER_BINDPATH} {

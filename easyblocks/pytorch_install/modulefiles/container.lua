@@ -46,20 +46,14 @@ end
 for directory in (os.getenv("PYTORCH_BIND") or ""):gmatch("/[^,]+") do
     table.insert(binds, directory) -- not examined here: its file system may not answer
 end
-for _, name in ipairs({ %(connection_files)s }) do
-    local file = os.getenv(name) or ""
-    if file:match("^/[^,:]*$") and lfs.attributes(file, "mode") == "file" then
-        table.insert(binds, file)
-    end
-end
-for _, name in ipairs({ %(caches)s }) do
+for _, name in ipairs({ %(files)s }) do
     local wanted = (os.getenv(name) or ""):match("^/[^,:]*[^,:/]") or ""
-    local directory, top = wanted, wanted:match("[^/]+")
-    while directory ~= "" and not isDir(directory) do -- not made yet: one above it, unless the image has its own
-        directory = directory:match("^(.*)/")
+    local path, top = wanted, wanted:match("[^/]+")
+    while path ~= "" and not isDir(path) and not isFile(path) do
+        path = path:match("^(.*)/") -- not made yet: one above it, unless the image has its own
     end
-    if directory ~= "" and (directory == wanted or not (" %(of_images)s "):find(" " .. top .. " ", 1, true)) then
-        table.insert(binds, directory)
+    if path ~= "" and (path == wanted or not (" %(of_images)s "):find(" " .. top .. " ", 1, true)) then
+        table.insert(binds, path)
     end
 end
 if user_software then

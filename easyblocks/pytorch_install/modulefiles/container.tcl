@@ -53,21 +53,16 @@ foreach directory [expr {[info exists env(PYTORCH_BIND)] ? [split $env(PYTORCH_B
         lappend binds $directory ;# not examined here: its file system may not answer
     }
 }
-foreach name [list %(connection_files)s] {
-    if {[info exists env($name)] && [regexp {^/[^,:]*$} $env($name)] && [file isfile $env($name)]} {
-        lappend binds $env($name)
-    }
-}
-foreach name [list %(caches)s] {
+foreach name [list %(files)s] {
     if {![info exists env($name)] || ![regexp {^/[^,:]*[^,:/]} $env($name) wanted]} {
         continue
     }
-    set directory $wanted
-    while {$directory ne "/" && ![file isdirectory $directory]} { ;# not made yet: one above it, unless the image has its own
-        set directory [file dirname $directory]
+    set path $wanted
+    while {$path ne "/" && ![file isdirectory $path] && ![file isfile $path]} {
+        set path [file dirname $path] ;# not made yet: one above it, unless the image has its own
     }
-    if {$directory ne "/" && ($directory eq $wanted || [lindex [file split $wanted] 1] ni [split "%(of_images)s"])} {
-        lappend binds $directory
+    if {$path ne "/" && ($path eq $wanted || [lindex [file split $wanted] 1] ni [split "%(of_images)s"])} {
+        lappend binds $path
     }
 }
 
