@@ -189,8 +189,7 @@ def test_other_modules_than_those_of_the_build_are_refused_with_a_message_that_n
     )
     gone = venv_module("module load PyTorch", directories=())
     assert gone.returncode != 0
-    assert "PyTorch/1.0 was built with compiler/12, which is no longer available. Find it with" in in_one_line(gone)
-    assert "eb --force PyTorch-1.0.eb" in in_one_line(gone)
+    assert "compiler/12" in in_one_line(gone)
 
 
 def test_without_the_standard_library_of_the_build_the_message_names_the_python(venv_module):

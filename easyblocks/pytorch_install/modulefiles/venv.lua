@@ -1,5 +1,6 @@
 
--- Loading fails unless the Python and the modules of the build (provenance/build.json) are available.
+-- Loading fails unless the Python and the modules of the build (provenance/build.json) are available. Lmod names a module
+-- that is not.
 local required, brought = { %(required)s }, { %(brought)s }
 
 local function refuse(built_with, problem)
@@ -24,10 +25,6 @@ if mode() == "load" then
 end
 for _, modules in ipairs({ required, brought }) do
     for _, wanted in ipairs(modules) do
-        if mode() == "load" and not isloaded(wanted) and not isAvail(wanted) then
-            refuse(wanted, "which is no longer available. Find it with `module spider " .. wanted
-                   .. "`, or build again with an available module, `eb --force %(easyconfig)s`")
-        end
         depends_on(wanted)
     end
 end

@@ -1,5 +1,6 @@
 
-# Loading fails unless the Python and the modules of the build (provenance/build.json) are available.
+# Loading fails unless the Python and the modules of the build (provenance/build.json) are available. The module system
+# names a module that is not.
 set required [list %(required)s]
 set brought [list %(brought)s]
 
@@ -26,18 +27,8 @@ if {[module-info mode load]} {
             then load this module again"
     }
 }
-# Lmod executes this file's commands after reading all of it: until then, what a module provides is unknown
-set lmod [expr {[info exists ModuleTool] && $ModuleTool eq "Lmod"}]
-set certain 1
 foreach wanted [concat $required $brought] {
-    if {[module-info mode load] && ![is-loaded $wanted]} {
-        if {$certain && ![is-avail $wanted]} {
-            refuse $wanted "which is no longer available. Find it with `module avail $wanted`, or build again with\
-                `eb --force %(easyconfig)s`"
-        }
-        set certain [expr {!$lmod}]
-    }
-    if {$lmod} {
+    if {[info exists ModuleTool] && $ModuleTool eq "Lmod"} {
         depends-on $wanted
     } else {
         module load $wanted

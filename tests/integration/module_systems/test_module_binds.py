@@ -90,10 +90,9 @@ def test_the_hosts_certificate_files_are_bound_into_the_image(image_site, tmp_pa
     for name in ("ca.pem", "with,comma.pem", "target.pem"):
         (tmp_path / name).touch()
     (tmp_path / "link.pem").symlink_to("target.pem")
-    (tmp_path / "directory").mkdir()
     output = image_site.run(
         f"""export PIP_CERT={tmp_path}/ca.pem SSL_CERT_FILE={tmp_path}/ca.pem REQUESTS_CA_BUNDLE={tmp_path}/link.pem
-export CURL_CA_BUNDLE={tmp_path}/with,comma.pem AWS_CA_BUNDLE={tmp_path}/none.pem GIT_SSL_CAINFO={tmp_path}/directory
+export CURL_CA_BUNDLE={tmp_path}/with,comma.pem AWS_CA_BUNDLE={tmp_path}/none.pem
 export PIP_CONFIG_FILE=ca.pem; cd {tmp_path}
 module load {image_site.name}; echo $SINGULARITY_BINDPATH; echo $APPTAINER_BINDPATH
 rm ca.pem; module unload {image_site.name}; echo ${{SINGULARITY_BINDPATH-unset}}"""
