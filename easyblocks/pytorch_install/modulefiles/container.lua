@@ -72,7 +72,6 @@ end
 for _, name in ipairs({ "SINGULARITY_BIND", "APPTAINER_BIND" }) do
     local note, entries, kept = "__PYTORCH_DROPPED_FROM_" .. name, os.getenv(name) or "", {}
     local is_dropped = mode() == "unload" and os.getenv(note)
-    is_theirs = entries ~= "" and {} or is_theirs -- if both are set, the second is read
     for entry in entries:gmatch("[^,]+") do
         is_theirs[destination(entry) or entry] = not is_ours[entry]
         is_dropped = is_dropped or mode() ~= "unload" and is_ours[entry]

@@ -32,7 +32,9 @@ if {[module-info mode] ni {remove unload}} {
     }
 }
 set with_venv true
+set binds {}
 if {$user_software ne {}} {
+    lappend binds $user_software
     setenv __PYTORCH_USER_SOFTWARE $user_software
     pushenv SINGULARITYENV_VIRTUAL_ENV $environment
     pushenv APPTAINERENV_VIRTUAL_ENV $environment
@@ -42,7 +44,7 @@ pushenv WITH_VENV $with_venv
 
 # Binds: runscripts and payload, all that EasyBuild installed (data sets too) under its own path, and what exists of the
 # recipe's, of the profile's, and of the files and directories for caches that the user's variables name.
-set binds [list "$root/runscripts:/runscripts" "$root/payload:/payload" "%(software)s"]
+lappend binds "$root/runscripts:/runscripts" "$root/payload:/payload" "%(software)s"
 foreach bind [list "%(data)s" %(binds)s] {
     if {[file exists [lindex [split $bind :] 0]]} {
         lappend binds $bind
@@ -71,20 +73,13 @@ foreach name [list %(files)s] {
 proc destination {bind} {
     return [lindex [split $bind :] [expr {[string first : $bind] > 0}]]
 }
-set ours {}
-foreach bind [concat $binds [list $user_software]] {
-    if {[string first : $bind] > 0} {
-        lappend ours [destination $bind]
-    }
-}
+set ours [lmap bind $binds {expr {[string first : $bind] > 0 ? [destination $bind] : [continue]}}]
 set theirs {}
 foreach name {SINGULARITY_BIND APPTAINER_BIND} {
     set note __PYTORCH_DROPPED_FROM_$name
     set entries [expr {[info exists env($name)] ? [split $env($name) ,] : {}}]
     set kept [lmap entry $entries {expr {$entry in $ours ? [continue] : $entry}}]
-    if {$entries ne {}} {
-        set theirs [lmap entry $kept {destination $entry}] ;# if both are set, the second is read
-    }
+    lappend theirs {*}[lmap entry $kept {destination $entry}]
     if {[module-info mode] in {remove unload} ? [info exists env($note)] : [llength $kept] < [llength $entries]} {
         setenv $note 1
         pushenv $name [join $kept ,]
@@ -92,8 +87,8 @@ foreach name {SINGULARITY_BIND APPTAINER_BIND} {
 }
 # the options of an image are entries of the list
 set entries {}
-foreach bind [concat $binds [list $user_software]] {
-    if {$bind ne {} && [destination $bind] ni $theirs} {
+foreach bind $binds {
+    if {[destination $bind] ni $theirs} {
         lappend entries {*}[split $bind ,]
     }
 }
