@@ -70,11 +70,12 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
             if not is_hooked and os.path.exists(os.path.join(installdir, path))}
     txt += template(generator, 'packages', {'variables': list(held), 'paths': list(held.values())},
                     **user_base(name, version, installdir))
-    # the cluster profile compares CUDA or ROCm with what the site's driver supports; without `none`, it would read that
-    # of the module that this one replaces, which Environment Modules keep in env (module switch)
+    # the cluster profile compares CUDA or ROCm with what the site's driver supports, and binds directories in an image;
+    # without `none`, it would read that of the module that this one replaces, which Environment Modules keep in env
+    # (module switch)
     found = re.search(r'-(cuda|rocm)-(\d+\.\d+)', version)
-    runtime = '%s %s' % ({'cuda': 'CUDA', 'rocm': 'ROCm'}[found[1]], found[2]) if found else 'none'
-    txt += generator.set_environment('__PYTORCH_RUNTIME', runtime)
+    runtime = '%s %s' % ({'cuda': 'CUDA', 'rocm': 'ROCm'}[found[1]], found[2]) if found else 'none -'
+    txt += generator.set_environment('__PYTORCH_RUNTIME', runtime + ' image' * ('WITH_CONDA_VENV' in activation))
     txt += template(generator, 'active')
     # last, so that a profile of the site takes precedence
     txt += generator.append_paths('MODULEPATH', ['modulefiles'])

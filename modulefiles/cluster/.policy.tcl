@@ -155,8 +155,9 @@ proc bind_directories {directories} {
                 lappend found $directory
             }
         }
-        # Lmod reads all of a Tcl module before it loads the profile: the profile adds them. (Images alone have this.)
-        if {[users_value WITH_CONDA_VENV] ne {} && ([module-info mode] eq "display" || ![is_set PYTORCH_BIND])} {
+        # Lmod reads all of an image's Tcl module before it loads the profile: the profile adds them
+        if {[lindex [users_value __PYTORCH_RUNTIME] 2] eq "image"
+            && ([module-info mode] eq "display" || ![is_set PYTORCH_BIND])} {
             set users [split [users_value SINGULARITY_BIND],[users_value APPTAINER_BIND] ,]
             set users [lmap bind $users {regsub {^[^:]+:([^:]+).*} $bind {\1}}] ;# their destinations
             foreach name {SINGULARITY_BINDPATH APPTAINER_BINDPATH} {

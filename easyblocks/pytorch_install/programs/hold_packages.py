@@ -15,7 +15,7 @@ from importlib import metadata
 from io import BytesIO
 
 # One exact version: `torch==2.13.0; <marker>`, in older wheels `torch (==2.13.0) ; <marker>`.
-EXACT = re.compile(r'(?P<name>[\w.-]+)\s*(\[[^]]*\])?\s*\(?\s*==\s*(?P<version>[^\s,;()*]+)\s*\)?\s*(;.*)?')
+EXACT = re.compile(r'(?P<name>[\w.-]+)\s*(\[[^]]*\])?\s*\(?\s*==\s*(?P<version>[^\s,;()*]+)\s*\)?\s*(?P<marker>;.*)?')
 
 # A version by PEP 440: pip and uv fail on any other in a constraint.
 VERSION = re.compile(r'(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([-_.][a-z0-9]+)*)?', re.I)
@@ -56,7 +56,7 @@ def pinned_versions(installed):
     :param installed: version and requirements of packages, by canonical names
     """
     pinned = {name: version for name, (version, requirements) in installed.items()
-              if name == 'torch' or '+' in version or 'torch' in exactly_required(without_extras(requirements))}
+              if name == 'torch' or '+' in version or 'torch' in exactly_required(requirements)}
     new = ['torch']
     while new:
         for name in exactly_required(installed[new.pop()][1]):
@@ -66,15 +66,10 @@ def pinned_versions(installed):
     return {name: version for name, version in pinned.items() if VERSION.fullmatch(version)}
 
 
-def without_extras(requirements):
-    """Those of `requirements` that always apply: torchmetrics requires an exact torch only in an extra."""
-    return [requirement for requirement in requirements if not re.search(r';.*\bextra\b', requirement)]
-
-
 def exactly_required(requirements):
-    """Names of packages that `requirements` require in one exact version."""
+    """Names of packages that `requirements` always require in one exact version, not only in an extra."""
     found = [EXACT.fullmatch(requirement.strip()) for requirement in requirements]
-    return {canonical_name(match['name']) for match in found if match}
+    return {canonical_name(match['name']) for match in found if match and 'extra' not in (match['marker'] or '')}
 
 
 def companion_versions(torch):
@@ -129,13 +124,6 @@ def write_source(directory, name, version, message):
             archive.addfile(entry, BytesIO(content.encode()))
 
 
-def refusal(name, version, torch, index):
-    """Why the packages of other indexes do not fit this torch, and where a fitting one is."""
-    return ("%s of this index does not load beside the PyTorch module's torch %s. %s" % (name, torch, (
-        'Take %s from PyTorch\'s index: add --extra-index-url %s' % (version, index) if index else
-        'Build %s %s from source, or use another module' % (name, version))))
-
-
 def hook(packages, installation):
     """Whether Pythons that see this torch run the hook; it is written where the directory is of the installation."""
     path = os.path.join(packages, HOOK)
@@ -168,9 +156,11 @@ def main(installation, index):
         file.writelines('%s==%s\n' % entry for entry in sorted({**absent, **pinned}.items()))
     for name, version in pinned.items():
         write_wheel(held, name, version, packages)
-    for name, version in absent.items():
-        if '+' in version:
-            write_source(held, name, version, refusal(name, version, torch, index))
+    for name, version in [entry for entry in absent.items() if '+' in entry[1]]:
+        remedy = ("Take %s from PyTorch's index: add --extra-index-url %s" % (version, index) if index else
+                  'Build %s %s from source, or use another module' % (name, version))
+        message = "%s of this index does not load beside the PyTorch module's torch %s. %s" % (name, torch, remedy)
+        write_source(held, name, version, message)
     with open(os.path.join(held, 'packages'), 'w') as file:  # for users_pip.py and uv: where this torch is
         file.write(packages + '\n')
     if hook(packages, installation):

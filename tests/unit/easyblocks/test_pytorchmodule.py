@@ -48,12 +48,12 @@ def test_help_and_sanity_check_enter_the_image_with_the_runtime_of_this_host(
 @pytest.mark.parametrize(
     ("name", "runtime"),
     [
-        ("PyTorch-2.3.1-rocm-6.0.3-python-3.12-singularity-20240923.eb", "ROCm 6.0"),
-        ("PyTorch-2.0.1-rocm-5.4.2-python-3.11-cotainr.eb", "ROCm 5.4"),
+        ("PyTorch-2.3.1-rocm-6.0.3-python-3.12-singularity-20240923.eb", "ROCm 6.0 image"),
+        ("PyTorch-2.0.1-rocm-5.4.2-python-3.11-cotainr.eb", "ROCm 5.4 image"),
         ("PyTorch-2.15.0-cuda-13.2-perlmutter-venv.eb", "CUDA 13.2"),
         # so that the profile does not read the value of a module that this one replaces
-        ("PyTorch-2.1.0-ngc-23.07-shifter.eb", "none"),
-        (VENV, "none"),
+        ("PyTorch-2.1.0-ngc-23.07-shifter.eb", "none -"),
+        (VENV, "none -"),
     ],
 )
 def test_the_profile_is_told_cuda_or_rocm_before_it_is_loaded(easyblock, name, runtime):
