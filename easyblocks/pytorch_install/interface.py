@@ -73,9 +73,10 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     # the cluster profile compares CUDA or ROCm with what the site's driver supports, and binds directories in an image;
     # without `none`, it would read that of the module that this one replaces, which Environment Modules keep in env
     # (module switch)
+    is_late = generator.SYNTAX == 'Tcl' and 'WITH_CONDA_VENV' in activation  # Lmod reads all of it before the profile
     found = re.search(r'-(cuda|rocm)-(\d+\.\d+)', version)
     runtime = '%s %s' % ({'cuda': 'CUDA', 'rocm': 'ROCm'}[found[1]], found[2]) if found else 'none -'
-    txt += generator.set_environment('__PYTORCH_RUNTIME', runtime + ' image' * ('WITH_CONDA_VENV' in activation))
+    txt += generator.set_environment('__PYTORCH_RUNTIME', runtime + ' image' * is_late)
     txt += template(generator, 'active')
     # last, so that a profile of the site takes precedence
     txt += generator.append_paths('MODULEPATH', ['modulefiles'])

@@ -156,7 +156,7 @@ proc bind_directories {directories} {
             }
         }
         # Lmod reads all of an image's Tcl module before it loads the profile: the profile adds them
-        if {[lindex [users_value __PYTORCH_RUNTIME] 2] eq "image"
+        if {[info exists ::ModuleTool] && $::ModuleTool eq "Lmod" && [lindex [users_value __PYTORCH_RUNTIME] 2] eq "image"
             && ([module-info mode] eq "display" || ![is_set PYTORCH_BIND])} {
             set users [split [users_value SINGULARITY_BIND],[users_value APPTAINER_BIND] ,]
             set users [lmap bind $users {regsub {^[^:]+:([^:]+).*} $bind {\1}}] ;# their destinations

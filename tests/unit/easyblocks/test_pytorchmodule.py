@@ -59,7 +59,8 @@ def test_help_and_sanity_check_enter_the_image_with_the_runtime_of_this_host(
 def test_the_profile_is_told_cuda_or_rocm_before_it_is_loaded(easyblock, name, runtime):
     text = module_text(easyblock(recipe(name)))
     told = re.findall(r'setenv\W+__PYTORCH_RUNTIME\W+"?([^"\n]+?)"?\)?$', text, re.MULTILINE)
-    assert told == [runtime]
+    # an image's Tcl module is read before the profile
+    assert told == [runtime if text.startswith("#%Module") else runtime.replace(" image", "")]
     assert "__PYTORCH_RUNTIME" not in text[text.index("cluster/") :]
 
 
