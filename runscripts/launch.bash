@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Activates the environment that the image or the module names, and becomes the launcher; sourced.
+# What the starters share: errors, variables without the module, and the environment that image or module names; sourced.
 # shellcheck shell=bash
 
 # Image of Apptainer or Singularity, and of Shifter; empty elsewhere. `pytorch_launch/active.py` has the same names.
@@ -8,6 +8,7 @@ sif_container=${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}
 shifter_container=${SHIFTER_IMAGEREQUEST:-}
 
 # Exit statuses; `pytorch_launch/__init__.py` has the same.
+# shellcheck disable=SC2034 # for `start`
 USER_ERROR=2 NO_PYTHON=127
 
 die() { # <exit status> <what is wrong and where. What to do>
@@ -42,15 +43,4 @@ activate() {
         $activation || die "$USER_ERROR" "'$activation' failed. Correct or unset WITH_CONDA or WITH_VENV"
     done
     set -u
-}
-
-launch() { # <directory of this file, with a slash> <command> <its arguments>
-    local directory=$1
-    shift
-    # BASH_CMDS has the path that `hash` found: PATH is searched once
-    hash python3 2>/dev/null ||
-        die "$NO_PYTHON" "python3 not found on PATH. Activate an environment that has one with WITH_CONDA or WITH_VENV"
-    # Isolated (-I) from PYTHONPATH and the user's site directory, which are for the payload, and
-    # without `site` (-S), a third of the start-up time.
-    exec "${BASH_CMDS[python3]:-python3}" -I -S "${directory}pytorch_launch/__main__.py" "$@"
 }
