@@ -28,7 +28,6 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
     """Support for installing PyTorch as a container image with a module around it."""
 
     ENGINE = 'apptainer'
-    KINDS = {**containerimage.ContainerImage.KINDS, '.def': built_images.DefinitionFile, '.yml': built_images.Cotainr}
     SITE_FILES = {**containerimage.ContainerImage.SITE_FILES, 'base_image': None}
     SOURCES_OF_IMAGES = "'image', a .sif, .def or .yml file in 'sources', or a container module in 'builddependencies'"
 
@@ -57,6 +56,9 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
         self.users_environment = None
         self.mounted = self.user_software.directory
         self.installation.disposable.append(self.user_software.part)
+
+    def kinds(self):
+        return {**super().kinds(), '.def': built_images.DefinitionFile, '.yml': built_images.Cotainr}
 
     def named_kinds(self):
         """Also the image of a build dependency, on which a definition file can be built too."""

@@ -77,20 +77,139 @@ PARAMETERS = {
     'mksquashfs_args': ['-comp lz4 -no-fragments', text(r'[^"\'\\]*'), "a text with options of mksquashfs for an image "
                         "that is built here, without quotation marks and '\\'"],
 }
-EXPECTED = {
-    **{name: row[1:] for name, row in PARAMETERS.items()},
-    'sources': [is_sources, "a list of file names, or of dictionaries with a 'filename', such as ['tool.def']"],
-}
+EXPECTED = {**PARAMETERS, 'sources': [is_sources, "a list of file names, or of dictionaries with a 'filename', such as "
+                                                  "['tool.def']"]}
 
 
 def check_parameters(recipe, expected):
     """Stop if a parameter's value is neither its default nor allowed by a table like EXPECTED."""
-    for name, (test, words) in expected.items():
-        is_default = (name in recipe.extra_options and not recipe.is_mandatory_param(name)
-                      and recipe[name] == recipe.extra_options[name][0])
+    for name, (*_, test, words) in expected.items():
+        is_default = recipe.get(name) == recipe.extra_options.get(name, [()])[0] and not recipe.is_mandatory_param(name)
         if name in recipe and not (is_default or test(recipe[name])):
             raise EasyBuildError("%s: %s = %r is wrong: expected %s. Correct the recipe",
                                  os.path.basename(recipe.path), name, recipe[name], words)
+
+
+class ContainerImage(EasyBlock):
+    """Support for installing software as a container image with a module around it."""
+
+    SOURCES_OF_IMAGES = "'image', or a .sif or .def file in 'sources'"
+    # Parameters that can name a file which the site provides, and those of its checksum.
+    SITE_FILES = {'image': 'image_checksum'}
+
+    @staticmethod
+    def extra_options(extra_vars=None):
+        extra_vars = EasyBlock.extra_options(extra_vars)
+        extra_vars.update({name: [default, words, CUSTOM] for name, (default, _, words) in PARAMETERS.items()})
+        return extra_vars
+
+    def __init__(self, ec, *args, **kwargs):
+        """Check the recipe, and find the image that it names."""
+        check_parameters(ec, EXPECTED)
+        super().__init__(ec, *args, **kwargs)
+        kind = next(iter(self.named_kinds().values()), Image)
+        self.image = kind(self.cfg, '%s-%s.sif' % (self.name, det_full_ec_version(self.cfg)), self.records,
+                          self.builddir)
+
+    def kinds(self):
+        """Kinds of images by the extension of their source, or by how `image` begins."""
+        return {'.sif': SifSource, '.def': Definition, DOCKER: Registry}
+
+    def named_kinds(self):
+        """Kinds of the images that the recipe names, by what names them."""
+        names = [record['name'] for record in self.records] + [self.cfg['image'] or '']
+        marks = [re.search(r'^docker://|\.\w+$|$', name)[0] for name in names]
+        return {mark: kind for mark, kind in self.kinds().items() if mark in marks}
+
+    def require_image(self):
+        """Stop unless the recipe names one image."""
+        kinds = self.named_kinds()
+        if len(kinds) != 1:
+            raise EasyBuildError("%s must name one image source, %s; found: %s", self.cfg.path,
+                                 self.SOURCES_OF_IMAGES, ', '.join(kinds) or 'none')
+
+    def site_files(self):
+        """Checksums of the files that the site provides, by their names; None where the recipe has none."""
+        return {self.cfg[name]: checksum and self.cfg[checksum] for name, checksum in self.SITE_FILES.items()
+                if '://' not in (self.cfg[name] or '://') and self.cfg[name] not in self.cfg['sources']}
+
+    @property
+    def records(self):
+        """EasyBuild's records of the sources and of the site's files; before the fetch step, their names."""
+        return self.src or [{'name': entry['filename'] if isinstance(entry, dict) else entry}
+                            for entry in [*self.cfg['sources'], *self.site_files()]]
+
+    @property
+    def image_path(self):
+        return os.path.join(self.installdir, self.image.name)
+
+    def fetch_step(self, skip_checksums=False):
+        """Check the recipe first; find the site's files as sources."""
+        self.require_image()
+        if not skip_checksums:  # --inject-checksums would write theirs as those of the recipe's first sources
+            self.src.extend(self.fetch_source(name, checksum) for name, checksum in self.site_files().items())
+        super().fetch_step(skip_checksums=skip_checksums)
+
+    def obtain_file(self, filename, **kwargs):
+        """Search images in the site's directories first, without copying them to the source path."""
+        paths = [os.path.join(directory, filename) for directory in self.cfg['central_images']]
+        return next(filter(os.path.isfile, paths), None) or super().obtain_file(filename, **kwargs)
+
+    def checksum_step(self):
+        """Verify the sources, then fetch the image: all later steps work offline."""
+        super().checksum_step()
+        self.image.sources = self.records
+        if not self.dry_run:
+            self.fetch_image()
+
+    def fetch_image(self):
+        """Download and verify the image."""
+        self.image.fetch()
+
+    def extract_step(self):
+        """Leave the sources where they are."""
+
+    def configure_step(self):
+        """Check for a container runtime before the long steps."""
+        self.image.require_runtime()
+
+    def build_step(self):
+        """Build the image, unless it is a file already."""
+        self.image.build()
+
+    def install_step(self):
+        """Install the image, and its commands in bin/."""
+        if self.dry_run:
+            return
+        self.image.install(self.image_path)
+        for name in self.cfg['commands']:
+            path = os.path.join(self.installdir, 'bin', name)
+            write_file(path, WRAPPER % {'runtime': self.image.runtime, 'image': self.image.name})
+            adjust_permissions(path, 0o755, relative=False)
+
+    def make_module_extra(self, *args, **kwargs):
+        """Add the image, and what it sees of the host."""
+        return super().make_module_extra(*args, **kwargs) + self.image_statements()
+
+    def image_statements(self):
+        directory, image = {'value': '', 'pushenv': True}, {'value': self.image.name, 'pushenv': True}
+        variables = {'SIF': image, 'SIF' + re.sub(r'\W', '_', self.name.upper()): image, 'CONTAINERROOT': directory}
+        generator = self.module_generator
+        txt = ''.join(generator.set_environment(name, value, relpath=True) for name, value in variables.items())
+        flag = {'cuda': 'NV', 'rocm': 'ROCM'}.get(self.cfg['gpu'])
+        for runtime in map(str.upper, RUNTIMES):
+            txt += generator.append_paths(runtime + '_BINDPATH', self.cfg['binds'], allow_abs=True, delim=',')
+            if flag:
+                txt += generator.set_environment('%s_%s' % (runtime, flag), {'value': '1', 'pushenv': True})
+        return txt
+
+    def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
+        """Start the image, and look for its commands."""
+        paths = {'files': [self.image.name] + ['bin/' + name for name in self.cfg['commands']], 'dirs': []}
+        commands = ['%s exec "$SIF" sh -c "command -v %s"' % (self.image.runtime, name)
+                    for name in self.cfg['commands'] or ['sh']]
+        super().sanity_check_step(custom_paths=custom_paths or paths, custom_commands=custom_commands or commands,
+                                  **kwargs)
 
 
 def find_runtime():
@@ -305,123 +424,3 @@ class Registry(Image):
     def check_download(self, path):
         """Stop if a download is not complete, or for another machine: with its digest, the runtime takes any."""
         require_image_format(path)
-
-
-class ContainerImage(EasyBlock):
-    """Support for installing software as a container image with a module around it."""
-
-    # Kinds of images by the extension of their source, or by how `image` begins.
-    KINDS = {'.sif': SifSource, '.def': Definition, DOCKER: Registry}
-    SOURCES_OF_IMAGES = "'image', or a .sif or .def file in 'sources'"
-    # Parameters that can name a file which the site provides, and those of its checksum.
-    SITE_FILES = {'image': 'image_checksum'}
-
-    @staticmethod
-    def extra_options(extra_vars=None):
-        extra_vars = EasyBlock.extra_options(extra_vars)
-        extra_vars.update({name: [default, words, CUSTOM] for name, (default, _, words) in PARAMETERS.items()})
-        return extra_vars
-
-    def __init__(self, ec, *args, **kwargs):
-        """Check the recipe, and find the image that it names."""
-        check_parameters(ec, EXPECTED)
-        super().__init__(ec, *args, **kwargs)
-        kind = next(iter(self.named_kinds().values()), Image)
-        self.image = kind(self.cfg, '%s-%s.sif' % (self.name, det_full_ec_version(self.cfg)), self.records,
-                          self.builddir)
-
-    def named_kinds(self):
-        """Kinds of the images that the recipe names, by what names them."""
-        names = [record['name'] for record in self.records] + [self.cfg['image'] or '']
-        marks = [re.search(r'^docker://|\.\w+$|$', name)[0] for name in names]
-        return {mark: self.KINDS[mark] for mark in marks if mark in self.KINDS}
-
-    def require_image(self):
-        """Stop unless the recipe names one image."""
-        kinds = self.named_kinds()
-        if len(kinds) != 1:
-            raise EasyBuildError("%s must name one image source, %s; found: %s", self.cfg.path,
-                                 self.SOURCES_OF_IMAGES, ', '.join(kinds) or 'none')
-
-    def site_files(self):
-        """Checksums of the files that the site provides, by their names; None where the recipe has none."""
-        return {self.cfg[name]: checksum and self.cfg[checksum] for name, checksum in self.SITE_FILES.items()
-                if '://' not in (self.cfg[name] or '://') and self.cfg[name] not in self.cfg['sources']}
-
-    @property
-    def records(self):
-        """EasyBuild's records of the sources and of the site's files; before the fetch step, their names."""
-        return self.src or [{'name': entry['filename'] if isinstance(entry, dict) else entry}
-                            for entry in [*self.cfg['sources'], *self.site_files()]]
-
-    @property
-    def image_path(self):
-        return os.path.join(self.installdir, self.image.name)
-
-    def fetch_step(self, skip_checksums=False):
-        """Check the recipe first; find the site's files as sources."""
-        self.require_image()
-        if not skip_checksums:  # --inject-checksums would write theirs as those of the recipe's first sources
-            self.src.extend(self.fetch_source(name, checksum) for name, checksum in self.site_files().items())
-        super().fetch_step(skip_checksums=skip_checksums)
-
-    def obtain_file(self, filename, **kwargs):
-        """Search images in the site's directories first, without copying them to the source path."""
-        paths = [os.path.join(directory, filename) for directory in self.cfg['central_images']]
-        return next(filter(os.path.isfile, paths), None) or super().obtain_file(filename, **kwargs)
-
-    def checksum_step(self):
-        """Verify the sources, then fetch the image: all later steps work offline."""
-        super().checksum_step()
-        self.image.sources = self.records
-        if not self.dry_run:
-            self.fetch_image()
-
-    def fetch_image(self):
-        """Download and verify the image."""
-        self.image.fetch()
-
-    def extract_step(self):
-        """Leave the sources where they are."""
-
-    def configure_step(self):
-        """Check for a container runtime before the long steps."""
-        self.image.require_runtime()
-
-    def build_step(self):
-        """Build the image, unless it is a file already."""
-        self.image.build()
-
-    def install_step(self):
-        """Install the image, and its commands in bin/."""
-        if self.dry_run:
-            return
-        self.image.install(self.image_path)
-        for name in self.cfg['commands']:
-            path = os.path.join(self.installdir, 'bin', name)
-            write_file(path, WRAPPER % {'runtime': self.image.runtime, 'image': self.image.name})
-            adjust_permissions(path, 0o755, relative=False)
-
-    def make_module_extra(self, *args, **kwargs):
-        """Add the image, and what it sees of the host."""
-        return super().make_module_extra(*args, **kwargs) + self.image_statements()
-
-    def image_statements(self):
-        directory, image = {'value': '', 'pushenv': True}, {'value': self.image.name, 'pushenv': True}
-        variables = {'SIF': image, 'SIF' + re.sub(r'\W', '_', self.name.upper()): image, 'CONTAINERROOT': directory}
-        generator = self.module_generator
-        txt = ''.join(generator.set_environment(name, value, relpath=True) for name, value in variables.items())
-        flag = {'cuda': 'NV', 'rocm': 'ROCM'}.get(self.cfg['gpu'])
-        for runtime in map(str.upper, RUNTIMES):
-            txt += generator.append_paths(runtime + '_BINDPATH', self.cfg['binds'], allow_abs=True, delim=',')
-            if flag:
-                txt += generator.set_environment('%s_%s' % (runtime, flag), {'value': '1', 'pushenv': True})
-        return txt
-
-    def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
-        """Start the image, and look for its commands."""
-        paths = {'files': [self.image.name] + ['bin/' + name for name in self.cfg['commands']], 'dirs': []}
-        commands = ['%s exec "$SIF" sh -c "command -v %s"' % (self.image.runtime, name)
-                    for name in self.cfg['commands'] or ['sh']]
-        super().sanity_check_step(custom_paths=custom_paths or paths, custom_commands=custom_commands or commands,
-                                  **kwargs)
