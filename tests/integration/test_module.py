@@ -5,9 +5,6 @@ import re
 import pytest
 from distributions import write_wheel
 
-from testbed.recipes import VENV
-from testbed.recipes import module as module_of
-
 pytestmark = pytest.mark.testbed
 
 
@@ -68,20 +65,3 @@ export WITH_CONDA='source /conda/activate'
 $RUNSCRIPTS/conda-python-simple -c 'print("started")'"""
     )
     assert output == "started\n"
-
-
-def test_the_bootstrap_module_alone_lets_eb_find_recipes_easyblocks_sources_and_prefix(testbed, tmp_path):
-    output = testbed.run(
-        f"""module unload pytorch-easybuild
-unset $(compgen -v EASYBUILD_ | grep -v ALLOW_USE_AS_ROOT)
-export HOME={tmp_path} EASYBUILD_PREFIX={tmp_path}/own
-module load pytorch-easybuild
-eb --show-full-config; eb --dry-run {VENV}.eb; echo $MODULEPATH"""
-    )
-    repository = testbed.layout.repository
-    assert re.search(rf"^robot-paths +\(E\) = {repository}/easyconfigs", output, re.MULTILINE)
-    assert re.search(rf"^include-easyblocks +\(E\) = {repository}/easyblocks/\*\.py", output, re.MULTILINE)
-    assert re.search(rf"^sourcepath +\(\w\) = {tmp_path}/own/sources$", output, re.MULTILINE)
-    assert re.search(rf"^installpath +\(\w\) = {tmp_path}/own$", output, re.MULTILINE)
-    assert module_of(VENV) in output
-    assert output.splitlines()[-1].startswith(f"{tmp_path}/own/modules/all:")

@@ -86,18 +86,14 @@ def test_a_value_that_is_no_text_is_printed_as_it_is(doctor):
 FINE, BROKEN = Finding(OK, "fine", "", "one"), Finding(FAIL, "broken", "mend it", "five")
 
 
-def test_a_table_has_a_line_for_each_check_and_each_remedy_and_faults_alone_name_the_node():
+def test_a_table_has_a_line_for_each_check_and_each_remedy_faults_alone_name_the_node_and_json_the_worst():
     found = [FINE, BROKEN]
     lines = ["check  verdict  finding", "one    ok       fine", "five   FAIL     broken", "                -> mend it"]
     assert as_table("n1", found).splitlines() == [*lines, "n1: 1 ok, 1 FAIL"]
     faults = ["n1: 1 ok, 1 FAIL", *(f"n1: {line}" for line in lines[2:])]
     assert as_table("n1", found, faults_only=True).splitlines() == faults
-
-
-def test_json_has_the_worst_verdict():
-    nothing = Finding(NOT_APPLICABLE, "nothing", "", "one")
-    assert json.loads(as_json("n1", [nothing]))["verdict"] == OK
-    assert json.loads(as_json("n1", [nothing, Finding(WARN, "", "", "two")]))["verdict"] == WARN
+    warned = [Finding(NOT_APPLICABLE, "nothing", "", "one"), Finding(WARN, "", "", "two")]
+    assert [json.loads(as_json("n1", shown))["verdict"] for shown in (found, warned, warned[:1])] == [FAIL, WARN, OK]
 
 
 # The deadline
@@ -140,22 +136,9 @@ sys.exit(doctor.main(["--only", "home,caches"]))
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_doctor_that_is_interrupted_ends_what_it_has_started_without_a_traceback(runscripts, number, status):
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, runscripts], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    for _ in range(2):
-        process.stdout.readline()
-    process.send_signal(number)
-    # the pipes end with the last process that has them
-    assert process.communicate(timeout=300) == ("", "")
-    assert process.returncode == status
-
-
-def test_a_signal_between_the_start_of_a_check_and_the_note_of_it_ends_the_check_too(runscripts):
-    at_once = """
-import signal
+#: A signal between the start of a check and the note of it.
+AT_ONCE = """
+import os, signal
 fork = os.fork
 def fork_and_interrupt():
     process = fork()
@@ -163,11 +146,20 @@ def fork_and_interrupt():
         os.kill(os.getpid(), signal.SIGTERM)
     return process
 os.fork = fork_and_interrupt
-sys.exit("""
-    code = at_once.join(INTERRUPTED.rsplit("sys.exit(", 1))
-    process = subprocess.Popen([sys.executable, "-c", code, runscripts], stdout=subprocess.PIPE, text=True)
-    process.communicate(timeout=300)  # the pipe ends with the last process that has it
-    assert process.returncode == 143
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "number", "status"), [("", signal.SIGINT, 130), ("", signal.SIGTERM, 143), (AT_ONCE, None, 143)]
+)
+def test_a_doctor_that_is_interrupted_ends_what_it_has_started_without_a_traceback(runscripts, before, number, status):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", before + INTERRUPTED, runscripts], **pipes)
+    if number:
+        assert [process.stdout.readline() for _ in range(2)] == ["\n"] * 2
+        process.send_signal(number)
+    # the pipes end with the last process that has them
+    assert (process.communicate(timeout=300)[1], process.returncode) == ("", status)
 
 
 def test_the_installation_is_read_by_checks_alone(monkeypatch, tmp_path):
