@@ -71,11 +71,10 @@ def make_caches(directory, variables):
     try:
         used = mkdtemp(prefix=f"{top}-")
     except OSError:
-        return None, {}, [Problem(f"cannot use {directory} for caches: {fault}", ANOTHER)]
+        used = ""
     variables = {name: path.replace(top, used, 1) for name, path in variables.items()}
-    more = _make(f"{used}/{key}", *variables.values())
-    if more:
-        return None, {}, [Problem(f"cannot use {used} for caches: {more}", ANOTHER)]
+    if not used or _make(f"{used}/{key}", *variables.values()):
+        return None, {}, [Problem(f"cannot use {directory} for caches: {fault}", ANOTHER)]
     return f"{used}/{key}", variables, [Problem(f"{fault}: using {used} for caches")]
 
 
