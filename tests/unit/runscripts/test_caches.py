@@ -114,26 +114,41 @@ def test_a_cache_that_the_user_placed_stays_and_gets_no_directory(tmp_path, env,
     assert {path.name for path in tmp_path.glob("*/*/*")} == set(placed.values())
 
 
-REASONS = {
-    "absent": "No such file or directory",
-    "file": "Not a directory",
-    "open": "sticky bit",
-    "open/below": "sticky bit",
-}
-REASONS.update({"locked": "not writable", None: "not an absolute path"})
+needs_root = pytest.mark.skipif(UID != 0, reason="only root can make another user's directory")
+OTHER = 4242
 
 
-@pytest.mark.parametrize("name", REASONS)
+def given_to(directory, user, mode):
+    directory.mkdir(parents=True, exist_ok=True)
+    os.chown(directory, user, user)
+    directory.chmod(mode)
+    return directory
+
+
+REASONS = {"absent": "No such file or directory", "file": "Not a directory", "open": "sticky bit"}
+REASONS.update({"open/below": "sticky bit", "locked": "not writable", None: "not an absolute path"})
+#: Of another user: a public directory; one that was made in root's, and a link there to a directory of the user's own.
+OF_OTHERS = {"theirs": f"theirs belongs to user {OTHER}, who can replace what is in it"}
+OF_OTHERS.update({f"public/{name}//tmp/./": f"public/{name} belongs to another user" for name in ("made", "link")})
+
+
+@pytest.mark.parametrize("name", [*REASONS, *(pytest.param(name, marks=needs_root) for name in OF_OTHERS)])
 def test_an_unusable_tmpdir_is_said_and_replaced(tmp_path, monkeypatch, name):
     (tmp_path / "file").write_text("")
-    for directory in ("open/below", "locked", "default"):
+    for directory in ("open/below", "locked", "default", "own/tmp", "public/made/tmp"):
         (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "open").chmod(0o777)
+    if name in OF_OTHERS:
+        (tmp_path / "public").chmod(0o1777)
+        (tmp_path / "public/link").symlink_to(tmp_path / "own", target_is_directory=True)
+        for path, mode in (("theirs", 0o1777), ("public/made", 0o755)):
+            given_to(tmp_path / path, OTHER, mode)
+        os.chown(tmp_path / "public/link", OTHER, OTHER, follow_symlinks=False)
     monkeypatch.setattr("posix.access", lambda path, _mode: str(path) != str(tmp_path / "locked"))
-    tmpdir = str(tmp_path / name) if name else "scratch"
+    tmpdir = f"{tmp_path}/{name}" if name else "scratch"
     directory, _, (warning,) = place({"TMPDIR": tmpdir}, UID, KEY, create=True, default=str(tmp_path / "default"))
     assert directory == str(usual(tmp_path / "default"))
-    assert warning.startswith(f"cannot use {tmpdir} for caches: ") and REASONS[name] in warning
+    assert warning.startswith(f"cannot use {tmpdir} for caches: ") and {**REASONS, **OF_OTHERS}[name] in warning
 
 
 @pytest.mark.parametrize("mode", [0o1777, 0o770], ids=["of everybody, with the sticky bit", "of a group"])
@@ -175,17 +190,6 @@ def test_a_tmpdir_that_the_image_does_not_see_is_told_the_bind(tmp_path):
     assert warning.endswith("No such file or directory. Bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/job/tmp`")
     _, _, (warning,) = place({"TMPDIR": "/job/tmp"}, UID, KEY, create=False, default=str(tmp_path))
     assert warning.endswith("No such file or directory. Export another TMPDIR")
-
-
-needs_root = pytest.mark.skipif(UID != 0, reason="only root can make another user's directory")
-OTHER = 4242
-
-
-def given_to(directory, user, mode):
-    directory.mkdir(parents=True)
-    os.chown(directory, user, user)
-    directory.chmod(mode)
-    return directory
 
 
 def in_the_way(base, kind):
@@ -233,34 +237,6 @@ def test_what_is_in_the_way_is_not_followed_or_changed_and_each_rank_gets_anothe
     assert set(everything_in(tmp_path / "trap")) == set()
     left = [name for name in everything_in(tmp_path) if not any(name.startswith(Path(x).parent.name) for x in used)]
     assert left == before or kind == "link below"  # the directories of the caches before the link are made
-
-
-@needs_root
-def test_a_public_directory_of_another_user_is_not_used(tmp_path):
-    """Its owner can replace what is in it, in spite of the sticky bit."""
-    public = given_to(tmp_path / "public", OTHER, 0o1777)
-    directory, _, warnings = place({"TMPDIR": str(public)}, UID, KEY, create=True, default=str(tmp_path))
-    assert directory == str(usual(tmp_path))
-    assert warnings == [
-        f"cannot use {public} for caches: {public} belongs to user {OTHER}, who can replace what is in it. "
-        "Export another TMPDIR"
-    ]
-    assert list(public.iterdir()) == []
-
-
-@needs_root
-@pytest.mark.parametrize("kind", ["directory", "link"])
-def test_a_part_of_the_path_that_another_user_made_in_a_public_directory_is_not_used(tmp_path, kind):
-    public = given_to(tmp_path / "public", 0, 0o1777)
-    if kind == "directory":
-        theirs = given_to(public / "theirs", OTHER, 0o755)
-    else:
-        theirs = public / "theirs"
-        theirs.symlink_to(given_to(tmp_path / "own", UID, 0o700), target_is_directory=True)
-        os.chown(theirs, OTHER, OTHER, follow_symlinks=False)
-    (theirs / "tmp").mkdir()
-    _, _, (warning,) = place({"TMPDIR": f"{theirs}//tmp/./"}, UID, KEY, create=True, default=str(tmp_path))
-    assert f"{theirs} belongs to another user, who can replace it" in warning
 
 
 @needs_root
