@@ -80,7 +80,7 @@ def _is_everything(node, world, job_cpus):
         # Slurm may count cores; otherwise, without cgroups, a wider mask is wider than the job
         return count <= job_cpus or len(node.cores(allowed)) == job_cpus
     # Slurm counts hardware threads, of which one per core is allowed (srun --threads-per-core=1)
-    if count * node.threads_per_core(min(allowed)) != job_cpus or len(node.cores(allowed)) != count:
+    if count * len(node.threads(min(allowed))) != job_cpus or len(node.cores(allowed)) != count:
         return False
     # two ranks, each bound to half of the job, look the same unless fewer CPUs were requested
     return world.local_size * count > job_cpus or (world.cpus_per_task or count) < count
@@ -113,7 +113,7 @@ def _near_gpus(node, nodes, devices):
     homes, cores = {}, []
     for position, gpu in enumerate(devices.claims):
         homes.setdefault(gpu.numa_node, []).append(position)
-    threads = node.threads_per_core(min(node.allowed))
+    threads = len(node.threads(min(node.allowed)))
     for number, local in homes.items():
         cpus = nodes.get(number, ())
         # if there are enough threads for full cores, no file is read

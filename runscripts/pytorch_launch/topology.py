@@ -52,7 +52,7 @@ class Node:
 
     def __init__(self, root="", **known):
         self.root = root
-        self._core_of = {}  # CPU to the lowest CPU of its core
+        self._threads = {}  # of those that were asked for
         self.__dict__.update(known)
 
     def __getattr__(self, name):
@@ -61,24 +61,22 @@ class Node:
         self.__dict__[name] = READERS[name](self)
         return self.__dict__[name]
 
+    def threads(self, cpu):
+        """The CPUs of the core of one of them, in ascending order."""
+        if not self.has_threads:
+            return [cpu]
+        if cpu not in self._threads:
+            text = read(f"{self.root}{CPUS}/cpu{cpu}/topology/thread_siblings_list")
+            siblings = sorted(parse_cpu_list(text or str(cpu)))
+            self._threads.update(dict.fromkeys(siblings, siblings))
+        return self._threads[cpu]
+
     def cores(self, cpus):
         """The cores of `cpus` in order of number, each a list of those of `cpus` that are its threads."""
-        if not self.has_threads:
-            return [[cpu] for cpu in sorted(cpus)]
         found = {}
         for cpu in sorted(cpus):
-            if cpu not in self._core_of:
-                text = read(f"{self.root}{CPUS}/cpu{cpu}/topology/thread_siblings_list")
-                siblings = parse_cpu_list(text or str(cpu))
-                self._core_of.update(dict.fromkeys(siblings, min(siblings)))
-            found.setdefault(self._core_of[cpu], []).append(cpu)
+            found.setdefault(self.threads(cpu)[0], []).append(cpu)
         return [found[core] for core in sorted(found)]
-
-    def threads_per_core(self, cpu):
-        if not self.has_threads:
-            return 1
-        self.cores({cpu})
-        return list(self._core_of.values()).count(self._core_of[cpu])
 
     def on_numa(self, cpus):
         """Those of `cpus` on each NUMA node that has any; all on node 0 if there are no such nodes."""
