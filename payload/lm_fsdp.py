@@ -36,7 +36,7 @@ from training.health import Health
 from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
 from training.language.parallel import make_mesh, shard, state_bytes
 from training.language.run import STEPS, Run, format_line
-from training.language.text import Text, count_windows, load_windows, open_text, own_share, unigram_loss, window_at
+from training.language.text import Text, count_windows, load_windows, open_text, own_share, window_at
 from training.metrics import Metrics
 from training.profiling import Profile
 from training.progress import Progress
@@ -155,7 +155,7 @@ def warm_up(options: argparse.Namespace, run: Run, text: Text) -> None:
         module_of(world.device).synchronize()
 
 
-def report_start(options: argparse.Namespace, run: Run, text: Text, unigram: float, report: Callable) -> None:
+def report_start(options: argparse.Namespace, run: Run, text: Text, report: Callable) -> None:
     """Report the ranks, the device, the model and the text."""
     world, shape = run.world, run.network.shape
     division = f"fsdp, {options.replicas} x {world.size // options.replicas // options.tensor}"
@@ -169,7 +169,6 @@ def report_start(options: argparse.Namespace, run: Run, text: Text, unigram: flo
         f"{shape.width}, windows of {options.context} bytes"
     )
     report(f"text: {text.name}, {len(text.training)} bytes for training and {len(text.validation)} for validation")
-    report(f"unigram model: validation loss {unigram:.4f}")
     if world.device.type == "cpu" and find_accelerator():
         report("A GPU is available; use --gpu to train on it")
 
@@ -178,29 +177,26 @@ def train_steps(
     options: argparse.Namespace,
     run: Run,
     text: Text,
-    unigram: float,
     metrics: Metrics,
     checkpoints: ShardedCheckpoints | None,
     stop: StopSignals,
     report: Callable,
 ) -> None:
     """Take the steps that are left, with a line every --interval steps; exit if the ranks agree to stop."""
-    position, is_first = run.position, run.world.rank == 0
-    steps = batches(options, run, text)
+    position = run.position
     health = Health(run.world, report, enabled=options.health)
     health.watch(*run.network.blocks)
-    steps = health.batches(steps)
+    steps = health.batches(batches(options, run, text))
     run.start_clock()
     with Profile(options, run.world, report) as profile, Progress(
-        "training", options.steps, first_step=position.step, enabled=is_first
+        "training", options.steps, first_step=position.step, enabled=run.world.rank == 0
     ) as progress:
         for inputs, labels in profile.batches(steps):
             norm = take_step(options, run, inputs, labels)
             progress.update(position.step, lambda: stop.watch(run.mean_loss()))
             if position.step % options.interval == 0 or position.step == options.steps:
                 run.settle()
-                reached = validate(options, run, text)
-                values = {**run.measure(reached, norm, options.peak_tflops), "unigram_loss": unigram}
+                values = run.measure(validate(options, run, text), norm, options.peak_tflops)
                 name = f"step {position.step}/{options.steps}"
                 progress.done()
                 report(f"{name}  {format_line(values)}")
@@ -210,10 +206,9 @@ def train_steps(
                 run.start_clock()  # a validation takes no time of the training
             if checkpoints:
                 checkpoints.save_if_due(run)
-            if checkpoints and position.step < options.steps and stop.agreed():
-                file = checkpoints.save(run)
+            if position.step < options.steps and stop.agreed():
                 report(
-                    f"{stop.name}: stopped after {position.step} steps, saved in {file}. "
+                    f"{stop.name}: stopped after {position.step} steps, saved in {run.save(checkpoints)}. "
                     "Run the same command again to resume"
                 )
                 raise SystemExit(stop.status)
@@ -221,8 +216,7 @@ def train_steps(
 
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     """Train on this rank, from where the last start left --modelpath; only rank 0 prints."""
-    is_first = world.rank == 0
-    report = partial(print, flush=True) if is_first else lambda _line: None
+    report = partial(print, flush=True) if world.rank == 0 else lambda _line: None
     with ExitStack() as stack:
         checkpoints = None
         if options.modelpath:
@@ -231,41 +225,34 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             stack.enter_context(checkpoints)
             checkpoints.prepare(restart=options.restart)
         text = open_text(options.data, options.modelpath, options.context, world)
-        unigram = unigram_loss(text)
         with fail_together(world):
             run = set_up(options, text, world)
-        report_start(options, run, text, unigram, report)
-        file = run.resume(checkpoints)
-        was_complete = run.position.step == options.steps
-        if file:
+        report_start(options, run, text, report)
+        if file := run.resume(checkpoints):
             report(f"resuming after {run.position.step} steps, from {file}")
-        if was_complete:
+        if run.position.step == options.steps:
             report("Training is already complete")
         warm_up(options, run, text)
         with fail_together(world):
             metrics = stack.enter_context(Metrics.of(options, world.rank, run.position.step, STEPS))
-        train_steps(options, run, text, unigram, metrics, checkpoints, stop, report)
-        if checkpoints:
-            checkpoints.save(run)
-        report_end(options, run, unigram, report, was_complete=was_complete)
+        train_steps(options, run, text, metrics, checkpoints, stop, report)
+        run.save(checkpoints)
+        report_end(options, run, report)
 
 
-def report_end(options: argparse.Namespace, run: Run, unigram: float, report: Callable, *, was_complete: bool) -> None:
+def report_end(options: argparse.Namespace, run: Run, report: Callable) -> None:
     """Report what the training reached and what it kept in memory, and write the whole weights to --modelpath."""
-    position = run.position
-    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)  # on rank 0; the others get nothing
-    weights = get_model_state_dict(run.network, options=whole) if options.modelpath else None
-    with fail_together(run.world):
-        if weights:
-            save_model(weights, options.modelpath / "lm_fsdp.pt")
-    relation = "below" if position.validation_loss < unigram else "not below"
-    report(f"validation loss: {position.validation_loss:.4f}, {relation} the unigram model's {unigram:.4f}")
-    if not was_complete:  # its values would be those of an earlier start
-        parts = state_bytes(run.network, run.optimizer)
-        share = ", ".join(f"{name} {size / 1e6:.3f}" for name, size in parts.items())
-        report(f"state of rank 0: {sum(parts.values()) / 1e6:.3f} MB ({share})")
-        report(f"training time: {position.seconds:.1f} s")
+    report(f"validation loss: {run.position.validation_loss:.4f}")
+    parts = state_bytes(run.network, run.optimizer)
+    share = ", ".join(f"{name} {size / 1e6:.3f}" for name, size in parts.items())
+    report(f"state of rank 0: {sum(parts.values()) / 1e6:.3f} MB ({share})")
+    report(f"training time: {run.position.seconds:.1f} s")
     if options.modelpath:
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)  # on rank 0; the others get nothing
+        weights = get_model_state_dict(run.network, options=whole)
+        with fail_together(run.world):
+            if weights:
+                save_model(weights, options.modelpath / "lm_fsdp.pt")
         report(f"model written to {options.modelpath / 'lm_fsdp.pt'}")
 
 

@@ -61,7 +61,7 @@ class TrainLanguageModel(Training):
 
     @sanity_function
     def learns(self):
-        return passes(self.stdout, r"^validation loss: [\d.]+, below the unigram model's")
+        return sn.assert_lt(self.validation_loss(), 3.2)  # of a model that knows only how frequent each byte is
 
     @performance_function("tokens/s")
     def tokens_per_second(self):

@@ -18,11 +18,11 @@ from training.metrics import Form, Panel
 STEPS = Form(
     "step",
     (
-        *("loss", "validation_loss", "unigram_loss", "tokens", "tokens_per_second", "utilisation"),
+        *("loss", "validation_loss", "tokens", "tokens_per_second", "utilisation"),
         *("peak_memory_bytes", "learning_rate", "gradient_norm", "seconds", "world_size"),
     ),
     (
-        Panel("Validation loss: {last:.4f}", "nats per byte", ("validation_loss", "loss", "unigram_loss")),
+        Panel("Validation loss: {last:.4f}", "nats per byte", ("validation_loss", "loss")),
         Panel("Speed: {last:,.0f} tokens/s", "tokens/s", ("tokens_per_second",)),
     ),
 )
@@ -32,12 +32,10 @@ STEPS = Form(
 class Position:
     """How far a training is: the same numbers on all ranks.
 
-    ``windows`` of the text were taken so far, in the order that the seed decides; ``loss_sum``, ``part_tokens``
-    and ``part_seconds`` are those since the last line of the metrics.
+    ``loss_sum``, ``part_tokens`` and ``part_seconds`` are those since the last line of the metrics.
     """
 
     step: int = 0
-    windows: int = 0
     tokens: int = 0
     seconds: float = 0.0
     loss_sum: float = 0.0
@@ -65,7 +63,6 @@ class Run(checkpoint.Run):
         position, tokens = self.position, windows * self.network.context
         self.loss.add_(loss)
         position.step += 1
-        position.windows += windows
         position.tokens += tokens
         position.part_tokens += tokens
 

@@ -21,7 +21,6 @@ from training.metrics import METRICS_FILE
 
 HELD_OUT = 20  # one part of so many is for validation
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}  # of the standard library
-COUNTED_BYTES = 2**26  # of the training's part, for the unigram model
 HASHED_BLOCKS, BLOCK_BYTES = 64, 2**16  # of the fingerprint
 ROUNDS = 4  # of the Feistel network; Luby and Rackoff 1988: four make a permutation that looks random
 
@@ -166,21 +165,6 @@ def load_windows(text: Tensor, windows: list[int | None], context: int, device: 
     if device.type == "cpu":
         return list(both)
     return [tensor.pin_memory(device).to(device, non_blocking=True) for tensor in both]
-
-
-def unigram_loss(text: Text) -> float:
-    """Return the validation loss, in nats a byte, of a model that knows only how frequent each byte is.
-
-    The frequencies are those of the first 64 MiB of the training's part, each counted once more than it occurs.
-    """
-
-    def count(tokens: Tensor) -> Tensor:
-        return sum(torch.bincount(part, minlength=256) for part in tokens[:COUNTED_BYTES].split(2**22)).double()
-
-    frequencies = count(text.training) + 1
-    losses = -(frequencies / frequencies.sum()).log()
-    counts = count(text.validation)
-    return float((losses * counts).sum() / counts.sum())
 
 
 def permute(place: int, count: int, key: bytes) -> int:

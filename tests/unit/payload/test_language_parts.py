@@ -1,7 +1,6 @@
 """The parts of the language model: the order of its windows, its text, its arithmetic."""
 
 import argparse
-import math
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,9 @@ from training import TrainingError
 from training.language.model import GPT, SHAPES, Attention, Shape, count_parameters, flops_per_token
 from training.language.options import SIZES
 from training.language.text import (
-    Text,
     open_text,
     permute,
     source_files,
-    unigram_loss,
     window_at,
 )
 
@@ -56,13 +53,6 @@ def test_attention_is_the_softmax_of_the_textbook_over_each_byte_and_those_befor
     scores = (query @ key.transpose(-2, -1) / 32**0.5).masked_fill(torch.ones(5, 5).triu(1) == 1, float("-inf"))
     expected = attention.output((scores.softmax(dim=-1) @ value).transpose(1, 2).reshape(2, 5, 128))
     torch.testing.assert_close(attention(x), expected)
-
-
-def test_the_unigram_loss_is_the_entropy_of_the_bytes():
-    tokens = torch.tensor([65, 66] * 5000, dtype=torch.uint8)
-    assert unigram_loss(Text("", tokens, tokens[:100], "")) == pytest.approx(
-        math.log(2), abs=0.03
-    )  # each byte counts once more
 
 
 def test_a_directory_is_joined_in_order_on_all_ranks(tmp_path):
