@@ -133,12 +133,27 @@ class Checkpoints:
         with fail_together(self.world):
             if self.world.rank == 0:
                 make_directory(self.directory)
-                if not self.is_locked:
-                    weakref.finalize(self, os.close, lock_directory(self.directory))
-                    self.is_locked = True
+                self.lock()
                 checkpoints = [*self.paths(), self.directory / BEST] if restart else []
                 for path in [*checkpoints, *self.directory.glob(INCOMPLETE), *self.directory.parent.glob(INCOMPLETE)]:
                     delete(path)
+
+    def lock(self) -> None:
+        """Lock the directory for the life of this object; TrainingError if another run holds the lock."""
+        if self.is_locked:
+            return
+        descriptor = os.open(self.directory, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TrainingError(
+                f"{self.directory}: another run is writing there. Wait until it has ended, or choose another "
+                "directory with --modelpath"
+            ) from None
+        except OSError:
+            pass  # train without the lock: NFS, for example, locks no directory
+        self.is_locked = True
 
     def save(self, run: Run) -> str:
         """Write a checkpoint, also as best.pt after the best epoch; return its path.
@@ -256,31 +271,10 @@ def delete(path: Path) -> None:
 
 def make_directory(directory: Path, option: str = "--modelpath") -> None:
     """Make ``directory``, which ``option`` names, with its parents; TrainingError if no file can be written in it."""
-    try:
+    with writing(directory, option):
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
-    except OSError as error:
-        raise TrainingError(
-            f"{directory}: cannot be written ({error.strerror}). Choose another directory with "
-            f"{option}; in a container, one that is bound"
-        ) from error
-
-
-def lock_directory(directory: Path) -> int:
-    """Lock ``directory`` and return a descriptor that holds the lock; TrainingError if another run holds it."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise TrainingError(
-            f"{directory}: another run is writing there. Wait until it has ended, or choose another "
-            "directory with --modelpath"
-        ) from None
-    except OSError:
-        pass  # train without the lock: NFS, for example, locks no directory
-    return descriptor
 
 
 def serialise(state: Mapping) -> memoryview:
@@ -417,28 +411,23 @@ def fit_values(path: Path, state: Mapping, run: Run) -> dict:
 
 def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
     """Return a saved state in the form of ``optimizer`` after a step: fused ones write beyond another shape."""
-    groups = optimizer.state_dict()["param_groups"]
-    own, places = without_own(groups), {place for group in groups for place in group["params"]}
-    state, saved_groups = (saved.get("state"), saved.get("param_groups")) if type(saved) is dict else (None, None)
-    if not (isinstance(state, dict) and {*state} <= places and type(saved_groups) is list):
+    own = optimizer.state_dict()["param_groups"]
+    state, groups = (saved.get("state"), saved.get("param_groups")) if type(saved) is dict else (None, None)
+    if not (isinstance(state, dict) and {*state} <= {place for group in own for place in group["params"]}):
         raise misfit("its optimizer has other parameters")
-    if len(saved_groups) != len(own):
-        raise misfit("its optimizer has other groups of parameters")
-    fitted = fit([*map(with_names_of, own, saved_groups)], own, "optimizer")
+    fitted = [{**group, "params": mine["params"]} for group, mine in zip(fit_groups(groups, own), own)]
     fresh = state_after_a_step(optimizer)  # LBFGS and SparseAdam take no step without data: nothing to compare
-    fitted_state = {place: fit(one, fresh.get(place, one), "optimizer") for place, one in state.items()}
-    numbered = [{**group, "params": mine["params"]} for group, mine in zip(fitted, groups)]
-    return {"state": fitted_state, "param_groups": with_own(numbered, groups)}
+    return {
+        "state": {place: fit(one, fresh.get(place, one), "optimizer") for place, one in state.items()},
+        "param_groups": fitted,
+    }
 
 
-def without_own(groups: list[dict]) -> list[dict]:
-    """Return the groups of an optimizer without the options that depend on the machine."""
-    return [{name: value for name, value in group.items() if name not in OWN_OPTIONS} for group in groups]
-
-
-def with_own(groups: list[dict], own: list[dict]) -> list[dict]:
-    """Return the groups of a checkpoint with those options of the run's ``own`` groups."""
-    return [{**one, **{name: mine[name] for name in OWN_OPTIONS if name in mine}} for one, mine in zip(groups, own)]
+def fit_groups(saved, own: list[dict]) -> list[dict]:
+    """Return the groups of a saved optimizer in the form of ``own``."""
+    if type(saved) is not list or len(saved) != len(own):
+        raise misfit("its optimizer has other groups of parameters")
+    return fit([with_names_of(mine, one, OWN_OPTIONS) for mine, one in zip(own, saved)], own, "optimizer")
 
 
 def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict:
@@ -453,11 +442,14 @@ def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict:
     return trial.state_dict()["state"]
 
 
-def with_names_of(own: Mapping, saved) -> Any:
-    """Return a saved mapping with the names of ``own``: another version of torch may have more or fewer."""
+def with_names_of(own: Mapping, saved, but: tuple = ()) -> Any:
+    """Return a saved mapping with the names of ``own``, and its values for absent names and for those in ``but``.
+
+    Another version of torch may have more or fewer names.
+    """
     if not isinstance(saved, Mapping):
         return saved
-    names = {*saved}  # in place of the methods: a hostile mapping has attributes of their names
+    names = {*saved} - {*but}  # in place of the methods: a hostile mapping has attributes of their names
     return {name: saved[name] if name in names else value for name, value in own.items()}
 
 

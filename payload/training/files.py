@@ -57,11 +57,13 @@ def kind_of(path: Path) -> str:
 
 def remedy_for(error: OSError, option: str = "--modelpath") -> str:
     """Return what a user can do about a file that could not be written."""
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+    if error.errno == errno.ENOENT:
         return f"Its directory was removed during the run: start again, with a directory that stays ({option})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"The files before it are undamaged: free some space and start again, or use another {option}"
-    return f"The files before it are undamaged: check the directory, or choose another one with {option}"
+    return (
+        f"The files before it are undamaged: choose another directory with {option}; in a container, one that is bound"
+    )
 
 
 @contextmanager
@@ -77,12 +79,12 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, option: str = "--modelpath") -> Iterator[None]:
     """Raise TrainingError, with what a user can do, if the ``with`` block cannot write ``path``."""
     try:
         yield
     except OSError as error:
-        raise TrainingError(f"{path}: cannot be written ({error.strerror}). {remedy_for(error)}") from error
+        raise TrainingError(f"{path}: cannot be written ({error.strerror}). {remedy_for(error, option)}") from error
 
 
 def temporary_name(path: Path) -> Path:

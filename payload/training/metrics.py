@@ -33,16 +33,14 @@ class Panel(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The lines of a program: the number that orders them, an int from 1, its values, and their curves."""
+    """The lines of a program: the number that orders them, an int from 1; and their curves, whose fields all have."""
 
     key: str
-    values: tuple[str, ...]
     panels: tuple[Panel, ...]
 
 
 EPOCHS = Form(
     "epoch",
-    ("loss", "accuracy", "images_per_second", "learning_rate", "seconds", "world_size"),
     (
         Panel("Training loss: {last:.4f}", "mean over the training images", ("loss",)),
         Panel("Accuracy: {last:.2f} %, at best {best:.2f} %", "%", ("accuracy",)),
@@ -69,7 +67,8 @@ def is_record(line: dict | None, form: Form = EPOCHS) -> bool:
     """Return whether an object is one that ``Metrics`` writes: its key, and numbers or null."""
     if line is None or type(line.get(form.key)) is not int or line[form.key] < 1:
         return False
-    return all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in form.values)
+    names = [name for panel in form.panels for name in panel.fields]
+    return all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in names)
 
 
 def read_objects(path: Path) -> list[dict]:
@@ -253,7 +252,6 @@ class Metrics:
         the epoch is written: after a kill between the two, the epoch is repeated and its line
         replaced; in the other order, its line would be missing. Other values are further fields.
         """
-        values = {**{name: values[name] for name in self.form.values}, **values}
         if self.directory:
             # JSON cannot express a loss that is not a finite number.
             finite = {

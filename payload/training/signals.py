@@ -33,23 +33,17 @@ def end_at_once(*, resumable: bool = True) -> None:
     https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
     """
     global wakeup
-    once = threading.Lock()
     numbers = (signal.SIGINT, signal.SIGUSR1) if resumable else (signal.SIGINT,)
-
-    def end(number: int, _frame=None) -> None:
-        if not once.acquire(blocking=False):
-            return  # the other thread is ending this process
-        line = f"{os.path.basename(sys.argv[0])}: {signal.Signals(number).name}: stopped, nothing was saved\n"  # noqa: PTH119
-        os.write(2, line.encode())
-        os._exit(status_of(number))
 
     def watch() -> None:
         while number := os.read(pipe, 1)[0]:
             if number in numbers:
-                end(number)
+                program = os.path.basename(sys.argv[0])  # noqa: PTH119
+                os.write(2, f"{program}: {signal.Signals(number).name}: stopped, nothing was saved\n".encode())
+                os._exit(status_of(number))
 
     for number in numbers:
-        signal.signal(number, end)
+        signal.signal(number, lambda *_: None)  # the thread ends the process
     pipe, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)

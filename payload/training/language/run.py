@@ -18,10 +18,6 @@ from training.metrics import Form, Panel
 STEPS = Form(
     "step",
     (
-        *("loss", "validation_loss", "tokens", "tokens_per_second", "utilisation"),
-        *("peak_memory_bytes", "learning_rate", "gradient_norm", "seconds", "world_size"),
-    ),
-    (
         Panel("Validation loss: {last:.4f}", "nats per byte", ("validation_loss", "loss")),
         Panel("Speed: {last:,.0f} tokens/s", "tokens/s", ("tokens_per_second",)),
     ),

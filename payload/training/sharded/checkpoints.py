@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from training import NOT_FINITE, TrainingError
-from training.checkpoint import Checkpoints, Run, check_random_state, delete, fit, fit_values, misfit
+from training.checkpoint import Checkpoints, Run, check_random_state, delete, fit, fit_groups, fit_values, misfit
 from training.distributed import World, broadcast, fail_together
 from training.files import remedy_for, sync_directory, temporary_name
 from training.finite import are_finite, check_weights
@@ -206,4 +206,9 @@ def fit_manifest(path: Path, manifest: Mapping, own: Mapping[str, Tensor], value
             raise misfit("other names, shapes or types of its tensors")
     if path.name != f"step-{fitted['position']['step']:08}":
         raise misfit("its position is not that of its name")
-    return {**fitted, "optimizer": fit(saved["optimizer"], values["optimizer"], "optimizer")}
+    (state, groups), own = (saved["optimizer"][name] for name in ("state", "param_groups")), values["optimizer"]
+    optimizer = {
+        "state": fit(state, own["state"], "optimizer"),
+        "param_groups": fit_groups(groups, own["param_groups"]),
+    }
+    return {**fitted, "optimizer": optimizer}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from training.checkpoint import random_state, set_random_state, with_own, without_own
+from training.checkpoint import random_state, set_random_state
 
 
 def state_of(run) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -21,31 +21,29 @@ def state_of(run) -> tuple[dict[str, Any], dict[str, Any]]:
     optimizer that has taken no step gets its state by a step with a learning rate of 0.
     """
     network, optimizer = get_state_dict(run.network, run.optimizer)
-    state: dict[str, Any] = optimizer["state"]
-    others = {name: {key: one for key, one in each.items() if not is_tensor(one)} for name, each in state.items()}
+    states: dict[str, dict] = optimizer["state"]  # by the names of the parameters
     tensors = {
         "model": network,
-        "optimizer": {name: {key: one for key, one in each.items() if is_tensor(one)} for name, each in state.items()},
+        "optimizer": {
+            name: {key: one for key, one in state.items() if isinstance(one, Tensor)} for name, state in states.items()
+        },
         "random": {str(run.world.rank): random_state(run.world.device)},
     }
-    groups = without_own(optimizer["param_groups"])
+    others = {
+        name: {key: one for key, one in state.items() if not isinstance(one, Tensor)} for name, state in states.items()
+    }
+    groups = [  # a learning rate may be a tensor
+        {name: value.item() if isinstance(value, Tensor) else value for name, value in group.items()}
+        for group in optimizer["param_groups"]
+    ]
     values = {
         "position": asdict(run.position),
         "settings": dict(run.settings),
         "data": run.data,
         "schedule": run.schedule.state_dict(),
-        "optimizer": {
-            "state": {name: each for name, each in others.items() if each},
-            "param_groups": [  # a learning rate may be a tensor
-                {name: value.item() if is_tensor(value) else value for name, value in group.items()} for group in groups
-            ],
-        },
+        "optimizer": {"state": {name: each for name, each in others.items() if each}, "param_groups": groups},
     }
     return tensors, values
-
-
-def is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)
 
 
 def flat(tensors: Mapping, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -61,12 +59,11 @@ def apply(run, tensors: Mapping, values: Mapping) -> None:
     """Continue a run with tensors that were loaded, and values that fit it."""
     others = values["optimizer"]["state"]
     state = {name: {**each, **others.get(name, {})} for name, each in tensors["optimizer"].items()}
-    groups = with_own(values["optimizer"]["param_groups"], run.optimizer.param_groups)
     set_state_dict(
         run.network,
         run.optimizer,
         model_state_dict=tensors["model"],
-        optim_state_dict={"state": state, "param_groups": groups},
+        optim_state_dict={"state": state, "param_groups": values["optimizer"]["param_groups"]},
     )
     run.schedule.load_state_dict(values["schedule"])
     run.position = replace(run.position, **values["position"])

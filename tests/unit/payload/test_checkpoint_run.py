@@ -172,11 +172,11 @@ CHANGES = {
         lambda s: s["optimizer"]["state"].update({99: {}}),
         lambda s: s["optimizer"].update(state=[1]),
         lambda s: s.update(optimizer=1),
-        lambda s: s["optimizer"].update(param_groups=torch.zeros(1).expand(2**40)),
     ),
     "its optimizer has other groups of parameters": (
         lambda s: s["optimizer"]["param_groups"].append(group(s)),
         lambda s: s["optimizer"].update(param_groups=[]),
+        lambda s: s["optimizer"].update(param_groups=torch.zeros(1).expand(2**40)),
     ),
     "its position is not one of this run": (
         lambda s: s["position"].update(step=10**9),
