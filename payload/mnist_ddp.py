@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from training.accelerator import find_accelerator, module_of
 from training.checkpoint import Checkpoints, Run, open_checkpoints, save_model
-from training.data import Dataset, GlobalBatchSampler, Samples, Splits, device_batches, fingerprint, load_dataset, split
+from training.data import Dataset, GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, sum_over_ranks
 from training.failing import compiler_faults, run_training
 from training.finite import check_loss
@@ -157,15 +157,6 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
     return Run(network, optimizer, schedule, settings, world, limits), sampler
 
 
-def compile_and_warm_up(options: argparse.Namespace, run: Run, batch: Samples, *, resumed: bool) -> nn.Module:
-    """Return the network, compiled with --compile, after a step on ``batch`` where the first step takes long."""
-    network = torch.compile(run.network) if options.compile else run.network
-    if run.position.epoch < options.epochs and (run.world.device.type != "cpu" or options.compile or resumed):
-        with fail_together(run.world), compiler_faults():
-            warm_up(network, batch[0], batch[1], options.bf16)
-    return network
-
-
 def report_start(options: argparse.Namespace, data: Dataset, world: World, report: Callable) -> None:
     """Report the ranks, the device and the data."""
     report(
@@ -202,9 +193,12 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
         report(f"resuming after {position.epoch} epochs and {position.step} steps, from {file}")
     if was_complete:
         report("Training is already complete")
-    share = max(1, sampler.batch_size // world.size)
-    batch = images.training[0][:share], images.training[1][:share]
-    model = DistributedDataParallel(compile_and_warm_up(options, run, batch, resumed=bool(file)))
+    network = torch.compile(run.network) if options.compile else run.network
+    if not was_complete and (world.device.type != "cpu" or options.compile or file):
+        share = max(1, sampler.batch_size // world.size)
+        with fail_together(world), compiler_faults():
+            warm_up(network, images.training[0][:share], images.training[1][:share], options.bf16)
+    model = DistributedDataParallel(network)
     with fail_together(world):
         metrics = Metrics.of(options, world.rank, first_epoch=position.epoch)
     with metrics, Profile(options, world, report) as profile:
@@ -235,7 +229,6 @@ def train_epochs(
 ) -> None:
     """Train the epochs that are left, with a checkpoint after each; exit if the ranks agree to stop."""
     position, world = run.position, run.world
-    is_first = world.rank == 0
     health = Health(world, report, enabled=options.health)
     health.watch(model)
     kind = "validation" if options.validation else "test"
@@ -244,7 +237,7 @@ def train_epochs(
         sampler.epoch = position.epoch
         batches = device_batches(*images.training, islice(sampler, position.step, None))
         batches = profile.batches(health.batches(batches))
-        with Progress(name, len(sampler), first_step=position.step, enabled=is_first) as progress:
+        with Progress(name, len(sampler), first_step=position.step, enabled=world.rank == 0) as progress:
             train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
         loss_sum = position.loss_sum
         if position.step == len(sampler):

@@ -73,21 +73,19 @@ def source_files(data: Path | None, modelpath: Path | None = None) -> list[Path]
     Without ``data`` they are the modules of Python's standard library, without its tests. Raises TrainingError, also
     for a directory or a file that cannot be read: no part of a text is left out in silence.
     """
-    root = data or Path(sysconfig.get_path("stdlib"))
-    if not root.is_dir():
+    root, own = data or Path(sysconfig.get_path("stdlib")), modelpath and modelpath.resolve()
+    if data and not root.is_dir():
         raise TrainingError(f"{root}: {what_it_is(root)}. Name a text with --data: a file or a directory")
-    own = modelpath and modelpath.resolve()
     if data and own == root.resolve():
         raise TrainingError(f"{root}: --modelpath is the directory of the text. Choose another one, which may be in it")
     found = []
     for folder, folders, names in os.walk(root, onerror=raise_unreadable if data else None):
-        here = Path(folder)
-        folders[:] = [name for name in folders if is_text(here / name, data) and (here / name).resolve() != own]
-        found += [here / name for name in names if is_text(here / name, data)]
-        if data:
-            found += [here / name for name in folders if (here / name).is_symlink()]  # os.walk does not follow them
+        paths = [path for path in map(Path(folder).joinpath, [*folders, *names]) if is_text(path, data)]
+        # what os.walk follows; a link to a directory is an error below
+        folders[:] = [path.name for path in paths if path.is_dir() and not path.is_symlink() and path.resolve() != own]
+        found += [path for path in paths if path.is_symlink() or not path.is_dir()]
     for path in found:
-        if data and not path.is_file():
+        if not path.is_file():
             raise TrainingError(f"{path}: {what_it_is(path)}. Remove it from the text, or name one file with --data")
     if not found:
         what = "Python's source is not installed there" if data is None else "no files"
@@ -97,8 +95,8 @@ def source_files(data: Path | None, modelpath: Path | None = None) -> list[Path]
 
 def is_text(path: Path, data: Path | None) -> bool:
     """Return whether a file, or a directory, belongs to the text."""
-    if data is None and (path.name in LEFT_OUT or (path.suffix != ".py" and not path.is_dir())):
-        return False
+    if data is None:
+        return path.name not in LEFT_OUT and (path.suffix == ".py" or (path.is_dir() and not path.is_symlink()))
     marks = "text.bin", METRICS_FILE, "checkpoints/best.pt"
     is_run = (path / "checkpoints").is_dir() and any((path / name).is_file() for name in marks)
     # another training, or a search, that wrote below the text, and traces of --profile
@@ -112,10 +110,9 @@ def raise_unreadable(error: OSError) -> NoReturn:
 def what_it_is(path: Path) -> str:
     """Return why ``path`` is no text, for a message."""
     try:
-        kind = "a link to " * path.is_symlink() + kind_of(path.resolve())
+        return f"{'a link to ' * path.is_symlink()}{kind_of(path.resolve())}, not a regular file"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    return f"{kind}, not a regular file"
 
 
 def join_files(files: list[Path]) -> Tensor:
