@@ -71,21 +71,24 @@ def is_record(line: dict | None, form: Form = EPOCHS) -> bool:
     return all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in names)
 
 
-def read_objects(path: Path) -> list[dict]:
-    """Return the JSON objects in the complete lines of a file; an empty list if the file does not exist.
+def read_objects(path: Path) -> list[dict | None]:
+    """Return the JSON object in each line of a file, None for a line without one; an empty list if there is no file.
 
-    Raises TrainingError if it is not a regular file or is far too large.
+    Raises TrainingError if it is a link or not a regular file, or if it is far too large.
     """
-    try:
-        *lines, _cut_short = read_file(path, MOST_BYTES).split(b"\n")
-    except FileNotFoundError:
+    if not path.is_symlink() and not path.exists():
         return []
-    return [value for value in map(read_object, lines) if value is not None]
+    content = read_file(path, MOST_BYTES, follow_links=False)
+    return [read_object(line) for line in content.split(b"\n") if line]
 
 
 def read_epochs(path: Path, form: Form = EPOCHS) -> list[dict]:
     """Return the values of each epoch in a metrics.jsonl, in order; an empty list if it does not exist."""
-    return [value for value in read_objects(path) if is_record(value, form)]
+    return [value for value in read_objects(path) if value is not None and is_record(value, form)]
+
+
+def as_line(values: Mapping) -> bytes:
+    return json.dumps(values).encode() + b"\n"
 
 
 def draw_curves(metrics_file: Path, picture: Path, form: Form = EPOCHS) -> None:
@@ -223,10 +226,10 @@ class Metrics:
             return
         self.path = directory / METRICS_FILE
         with writing(self.path):
-            lines = self.read_lines()
-            self.lines = [line for line in lines if self.number_in(line) <= first_epoch]
+            own = self.read_own()
+            self.lines = [as_line(line) for line in own if line[form.key] <= first_epoch]
             write_file(self.path, b"".join(self.lines))
-        is_new = first_epoch == 0 and bool(lines)
+        is_new = first_epoch == 0 and bool(own)
         for name in filter(options.get, TRACKERS):
             start, remedy = TRACKERS[name]
             try:
@@ -260,23 +263,15 @@ class Metrics:
             }
             if self.lines and not self.path.exists():
                 print(f"{self.path}: was deleted while this program ran; all its lines are written again", flush=True)
-            self.lines.append(json.dumps({self.form.key: number, **finite}).encode() + b"\n")
+            self.lines.append(as_line({self.form.key: number, **finite}))
             with writing(self.path):
                 write_file(self.path, b"".join(self.lines))
         for name, (log, _close) in self.trackers.items():
             attempt(name, number, log, values, number)
 
-    def number_in(self, line: bytes) -> int:
-        """Return the number of the epoch in a line; 0 if it is not one that ``Metrics`` writes."""
-        value = read_object(line)
-        return value[self.form.key] if value is not None and is_record(value, self.form) else 0
-
-    def read_lines(self) -> list[bytes]:
-        """Return the lines of epochs; TrainingError if the file has others only, and so belongs to another program."""
-        if not self.path.is_symlink() and not self.path.exists():
-            return []
-        lines = [line for line in read_file(self.path, MOST_BYTES, follow_links=False).split(b"\n") if line]
-        own = [line + b"\n" for line in lines if self.number_in(line)]
+    def read_own(self) -> list[dict]:
+        """Return the values of each epoch; TrainingError if the file has none, and so belongs to another program."""
+        lines, own = read_objects(self.path), read_epochs(self.path, self.form)
         if lines and not own:
             raise TrainingError(
                 f"{self.path}: holds no line of a training: it belongs to another program. Move it, or choose "

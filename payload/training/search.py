@@ -70,7 +70,7 @@ def start_training(command: list[str], directory: Path, parameters: dict, lock: 
 
 def last_value(metrics_file: Path, metric: str) -> float:
     """Return the metric of the last epoch; TrainingError if it is missing or not a finite number."""
-    epochs = read_objects(metrics_file)
+    epochs = [values for values in read_objects(metrics_file) if values is not None]
     if not epochs or metric not in epochs[-1]:
         raise TrainingError(f"no {metric} in {METRICS_FILE}")
     value = finite_number(epochs[-1][metric])
