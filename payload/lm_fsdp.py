@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from training.accelerator import find_accelerator, module_of
 from training.checkpoint import save_model
 from training.distributed import World, fail_together, sum_over_ranks
-from training.failing import compiler_faults, run_training
+from training.failing import run_training
 from training.health import Health
 from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
 from training.language.parallel import make_mesh, shard, state_bytes
@@ -148,7 +148,7 @@ def warm_up(options: argparse.Namespace, run: Run, text: Text) -> None:
     world = run.world
     if run.position.step == options.steps or (world.device.type == "cpu" and not options.compile):
         return
-    with fail_together(world), compiler_faults():
+    with fail_together(world):
         compute_gradients(options, run, *next(batches(options, run, text)))
     run.optimizer.zero_grad()
     if world.device.type != "cpu":

@@ -32,7 +32,7 @@ from training.accelerator import find_accelerator, module_of
 from training.checkpoint import Checkpoints, Run, open_checkpoints, save_model
 from training.data import Dataset, GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, sum_over_ranks
-from training.failing import compiler_faults, run_training
+from training.failing import run_training
 from training.finite import check_loss
 from training.health import Health
 from training.metrics import Metrics
@@ -196,7 +196,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     network = torch.compile(run.network) if options.compile else run.network
     if not was_complete and (world.device.type != "cpu" or options.compile or file):
         share = max(1, sampler.batch_size // world.size)
-        with fail_together(world), compiler_faults():
+        with fail_together(world):
             warm_up(network, images.training[0][:share], images.training[1][:share], options.bf16)
     model = DistributedDataParallel(network)
     with fail_together(world):

@@ -393,9 +393,8 @@ def fit_values(path: Path, state: Mapping, run: Run) -> dict:
     ]
     if changed:
         raise TrainingError(f"{path}: written with {', '.join(changed[:9])}. Use the same options, {REMEDY}")
-    if run.data and state.get("data") is None:  # of a script without a fingerprint
-        print(f"{path}: holds no fingerprint of the data. Make sure that the data is the same", flush=True)
-    elif run.data and not is_equal(state["data"], run.data):
+    saved_data = state.get("data")  # None: of a script without a fingerprint
+    if saved_data is not None and run.data is not None and not is_equal(saved_data, run.data):
         raise TrainingError(f"{path}: written with other data. Use the same data (--data or MNIST_ROOT), {REMEDY}")
     position, schedule = asdict(run.position), run.schedule.state_dict()
     fitted = {

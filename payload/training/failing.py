@@ -43,21 +43,13 @@ def fail_in_one_line(note: Callable[[], str] = str) -> Iterator[None]:
     except TrainingError as error:
         fault = str(error)
     except Exception as error:
-        traceback.print_exc()
-        fault = f"{type(error).__name__}: {error}{note()}"
+        first = f"{error}".strip().partition("\n")[0].rstrip(" .:") or type(error).__name__
+        if type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+            fault = (
+                f"--compile: the network cannot be compiled ({first}). Put a C++ compiler on PATH or set CXX "
+                "(on GPUs: Triton and a C compiler), or omit --compile"
+            )
+        else:
+            traceback.print_exc()
+            fault = f"{type(error).__name__}: {error}{note()}"
     sys.exit(f"{rank_name()}: {fault}")
-
-
-@contextmanager
-def compiler_faults() -> Iterator[None]:
-    """Raise TrainingError, with one line, for a fault of torch.compile in the ``with`` block."""
-    try:
-        yield
-    except Exception as error:
-        if not type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
-            raise
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise TrainingError(
-            f"--compile: the network cannot be compiled ({first.rstrip(' .:')}). Put a C++ compiler on PATH or set CXX "
-            "(on GPUs: Triton and a C compiler), or omit --compile"
-        ) from None

@@ -51,23 +51,18 @@ class Progress:
         now = time.perf_counter()
         if now < self.next_report:
             return
-        loss = mean_loss()
+        loss, percent = mean_loss(), 100 * step // self.steps
+        line = f"{self.name}  {percent} %  loss {loss:.4f} (rank 0)\n"
         if self.is_bar:
-            self.stream.write(CLEAR_LINE + self.bar_line(step, loss, now - self.start))
-        else:
-            percent = 100 * step // self.steps
-            self.stream.write(f"{self.name}  {percent} %  loss {loss:.4f} (rank 0)\n")
+            rate = (step - self.first_step) / (now - self.start)
+            left = timedelta(seconds=round((self.steps - step) / rate)) if rate else "?"
+            bar = ("#" * (BAR_WIDTH * step // self.steps)).ljust(BAR_WIDTH, "-")
+            line = f"{self.name}  [{bar}] {percent:3} %  loss {loss:.4f}  {rate:.3g} steps/s  {left} left"
+            # a line that wraps cannot be cleared
+            line = CLEAR_LINE + line[: shutil.get_terminal_size().columns - 1]
+        self.stream.write(line)
         self.stream.flush()
         self.next_report = now + self.interval
-
-    def bar_line(self, step: int, loss: float, seconds: float) -> str:
-        """Return the bar after ``step`` steps, ``seconds`` after the first."""
-        rate = (step - self.first_step) / seconds
-        left = timedelta(seconds=round((self.steps - step) / rate)) if rate else "?"
-        full = BAR_WIDTH * step // self.steps
-        bar = f"[{'#' * full}{'-' * (BAR_WIDTH - full)}]"
-        line = f"{self.name}  {bar} {100 * step // self.steps:3} %  loss {loss:.4f}  {rate:.3g} steps/s  {left} left"
-        return line[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be cleared
 
     def done(self) -> None:
         """Clear the bar."""
