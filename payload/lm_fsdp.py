@@ -35,7 +35,7 @@ from training.failing import run_training
 from training.health import Health
 from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
 from training.language.parallel import make_mesh, shard, state_bytes
-from training.language.run import STEPS, Run, format_line
+from training.language.run import Run, format_line
 from training.language.text import Text, count_windows, load_windows, open_text, own_share, window_at
 from training.metrics import Metrics
 from training.profiling import Profile
@@ -234,7 +234,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             report("Training is already complete")
         warm_up(options, run, text)
         with fail_together(world):
-            metrics = stack.enter_context(Metrics.of(options, world.rank, run.position.step, STEPS))
+            metrics = stack.enter_context(Metrics.of(options, world.rank, run.position.step, "step"))
         train_steps(options, run, text, metrics, checkpoints, stop, report)
         run.save(checkpoints)
         report_end(options, run, report)

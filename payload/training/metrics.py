@@ -12,7 +12,6 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from training import TrainingError
 from training.files import read_file, write_file, writing
@@ -24,29 +23,11 @@ MOST_BYTES = 2**26  # of metrics.jsonl: about 400,000 epochs
 Tracker = tuple[Callable[[Mapping, int], object], Callable[[int], object]]
 
 
-class Panel(NamedTuple):
-    """Curves of ``fields``; ``title`` has the last value of the first field, and the largest one as ``best``."""
-
-    title: str
-    unit: str
-    fields: tuple[str, ...]
-
-
-class Form(NamedTuple):
-    """The lines of a program: the number that orders them, an int from 1; and their curves, whose fields all have."""
-
-    key: str
-    panels: tuple[Panel, ...]
-
-
-EPOCHS = Form(
-    "epoch",
-    (
-        Panel("Training loss: {last:.4f}", "mean over the training images", ("loss",)),
-        Panel("Accuracy: {last:.2f} %, at best {best:.2f} %", "%", ("accuracy",)),
-        Panel("Speed: {last:,.0f} images/s", "images/s", ("images_per_second",)),
-    ),
-)
+#: The curves of each panel, by the name of the number, from 1, that orders the lines.
+CURVES = {
+    "epoch": (("loss",), ("accuracy",), ("images_per_second",)),
+    "step": (("validation_loss", "loss"), ("tokens_per_second",)),
+}
 
 
 def read_object(line: bytes) -> dict | None:
@@ -63,12 +44,11 @@ def finite_number(value: object) -> float | None:
     return float(value) if type(value) in (int, float) and -1e308 < value < 1e308 else None  # type: ignore[operator, arg-type]
 
 
-def is_record(line: dict | None, form: Form = EPOCHS) -> bool:
-    """Return whether an object is one that ``Metrics`` writes: its key, and numbers or null."""
-    if line is None or type(line.get(form.key)) is not int or line[form.key] < 1:
-        return False
-    names = [name for panel in form.panels for name in panel.fields]
-    return all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in names)
+def is_record(line: dict, key: str = "epoch") -> bool:
+    """Return whether an object is one that ``Metrics`` writes: its number, and what is drawn, numbers or null."""
+    fields = [name for panel in CURVES[key] for name in panel]
+    is_drawable = all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in fields)
+    return is_drawable and type(line.get(key)) is int and line[key] > 0
 
 
 def read_objects(path: Path) -> list[dict | None]:
@@ -82,35 +62,34 @@ def read_objects(path: Path) -> list[dict | None]:
     return [read_object(line) for line in content.split(b"\n") if line]
 
 
-def read_epochs(path: Path, form: Form = EPOCHS) -> list[dict]:
+def read_epochs(path: Path, key: str = "epoch") -> list[dict]:
     """Return the values of each epoch in a metrics.jsonl, in order; an empty list if it does not exist."""
-    return [value for value in read_objects(path) if value is not None and is_record(value, form)]
+    return [value for value in read_objects(path) if value is not None and is_record(value, key)]
 
 
 def as_line(values: Mapping) -> bytes:
     return json.dumps(values).encode() + b"\n"
 
 
-def draw_curves(metrics_file: Path, picture: Path, form: Form = EPOCHS) -> None:
-    """Draw the panels of a metrics.jsonl as a PNG, if it has any lines; a line reports that drawing failed."""
-    lines = read_epochs(metrics_file, form)
-    numbers = [line[form.key] for line in lines]
+def draw_curves(metrics_file: Path, picture: Path, key: str = "epoch") -> None:
+    """Draw the curves of a metrics.jsonl as a PNG, if it has any lines; a line reports that drawing failed."""
+    lines, panels = read_epochs(metrics_file, key), CURVES[key]
 
     def draw(figure) -> None:
         figure.suptitle(picture.absolute().parent.name, x=0.01, ha="left", weight="bold")
-        for axes, (title, unit, fields) in zip(figure.subplots(1, len(form.panels)), form.panels):
-            curves = [[math.nan if line[name] is None else line[name] for line in lines] for name in fields]
-            for name, values in zip(fields, curves):
-                axes.plot(numbers, values, "o-", label=name.replace("_", " "))
-            axes.set(title=title.format(last=curves[0][-1], best=max(curves[0])), xlabel=form.key, ylabel=unit)
+        for axes, fields in zip(figure.subplots(1, len(panels)), panels):
+            for name in fields:
+                values = [math.nan if line[name] is None else line[name] for line in lines]
+                label = f"{name.replace('_', ' ')}: {values[-1]:,.5g}"
+                axes.plot([line[key] for line in lines], values, "o-", label=label)
+            axes.set(xlabel=key)
             axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-            if len(fields) > 1:
-                axes.legend()
+            axes.legend()
         axes.set_ylim(bottom=0)  # the speed
         axes.yaxis.set_major_formatter("{x:,.0f}")
 
     if lines:
-        write_picture(picture, draw, width=4 * len(form.panels))
+        write_picture(picture, draw, width=4 * len(panels))
 
 
 def identity_in(path: Path, is_new: bool) -> str:
@@ -210,7 +189,7 @@ class Metrics:
     >>> with Metrics(directory, options=vars(options), first_epoch=2) as metrics:
     ...     metrics.epoch(3, loss=0.09, accuracy=98.1, ...)
 
-    ``metrics.jsonl`` holds one JSON object per epoch, or per what else the ``form`` names. ``first_epoch`` is the
+    ``metrics.jsonl`` holds one JSON object per epoch, or per what else ``key`` numbers. ``first_epoch`` is the
     number of completed epochs: lines of later epochs are removed, so that a resumed training repeats none, and the
     curves are drawn at once. A ``with`` block draws the curves again, unless an exception ends it. ``options`` are
     logged to the programs that they name: ``tensorboard``, ``wandb`` (a project) and ``mlflow``. Raises TrainingError
@@ -218,16 +197,16 @@ class Metrics:
     """
 
     def __init__(
-        self, directory: Path | None, *, options: Mapping[str, object], first_epoch: int = 0, form: Form = EPOCHS
+        self, directory: Path | None, *, options: Mapping[str, object], first_epoch: int = 0, key: str = "epoch"
     ):
-        self.directory, self.form = directory, form
+        self.directory, self.key = directory, key
         self.trackers: dict[str, Tracker] = {}
         if directory is None:
             return
         self.path = directory / METRICS_FILE
         with writing(self.path):
             own = self.read_own()
-            self.lines = [as_line(line) for line in own if line[form.key] <= first_epoch]
+            self.lines = [as_line(line) for line in own if line[key] <= first_epoch]
             write_file(self.path, b"".join(self.lines))
         is_new = first_epoch == 0 and bool(own)
         for name in filter(options.get, TRACKERS):
@@ -240,15 +219,15 @@ class Metrics:
                 ) from None
             except Exception as error:  # each package raises types of its own
                 raise TrainingError(f"--{name}: {reason(error)}. {remedy.format(directory)}") from None
-        draw_curves(self.path, directory / PICTURE, form)
+        draw_curves(self.path, directory / PICTURE, key)
 
     @classmethod
-    def of(cls, options: argparse.Namespace, rank: int, first_epoch: int, form: Form = EPOCHS) -> Metrics:
+    def of(cls, options: argparse.Namespace, rank: int, first_epoch: int, key: str = "epoch") -> Metrics:
         """Return the metrics of a training script on its first rank; those of other ranks write nothing."""
-        return cls(None if rank else options.modelpath, options=vars(options), first_epoch=first_epoch, form=form)
+        return cls(None if rank else options.modelpath, options=vars(options), first_epoch=first_epoch, key=key)
 
     def epoch(self, number: int, **values: float | str | None) -> None:
-        """Record an epoch, or what else a line of ``form`` is about, counted from 1.
+        """Record an epoch, or what else ``key`` numbers, counted from 1.
 
         ``loss`` is the mean over the training images, ``accuracy`` is in per cent;
         ``images_per_second`` and ``seconds`` exclude the evaluation. Call it before the checkpoint of
@@ -263,7 +242,7 @@ class Metrics:
             }
             if self.lines and not self.path.exists():
                 print(f"{self.path}: was deleted while this program ran; all its lines are written again", flush=True)
-            self.lines.append(as_line({self.form.key: number, **finite}))
+            self.lines.append(as_line({self.key: number, **finite}))
             with writing(self.path):
                 write_file(self.path, b"".join(self.lines))
         for name, (log, _close) in self.trackers.items():
@@ -271,7 +250,7 @@ class Metrics:
 
     def read_own(self) -> list[dict]:
         """Return the values of each epoch; TrainingError if the file has none, and so belongs to another program."""
-        lines, own = read_objects(self.path), read_epochs(self.path, self.form)
+        lines, own = read_objects(self.path), read_epochs(self.path, self.key)
         if lines and not own:
             raise TrainingError(
                 f"{self.path}: holds no line of a training: it belongs to another program. Move it, or choose "
@@ -288,4 +267,4 @@ class Metrics:
         for name, (_log, close) in self.trackers.items():
             attempt(name, "the end", close, int(fault is not None))
         if self.directory and fault is None:
-            draw_curves(self.path, self.directory / PICTURE, self.form)
+            draw_curves(self.path, self.directory / PICTURE, self.key)

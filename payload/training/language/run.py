@@ -13,15 +13,6 @@ from training import checkpoint
 from training.distributed import sum_over_ranks
 from training.finite import check_loss
 from training.language.model import GPT, flops_per_token, peak_memory
-from training.metrics import Form, Panel
-
-STEPS = Form(
-    "step",
-    (
-        Panel("Validation loss: {last:.4f}", "nats per byte", ("validation_loss", "loss")),
-        Panel("Speed: {last:,.0f} tokens/s", "tokens/s", ("tokens_per_second",)),
-    ),
-)
 
 
 @dataclass

@@ -6,7 +6,6 @@ import shutil
 import pytest
 import torch
 from launching import run_code, run_model
-from training.language.run import STEPS
 from training.metrics import read_epochs
 
 OPTIONS = ("--size", "100K", "--steps", 8, "--interval", 2, "--context", 32, "--batch-size", 6, "--clip", 0.5)
@@ -82,7 +81,7 @@ def test_the_loss_falls_below_that_of_a_model_that_only_counts_bytes(text, tmp_p
     (rank,) = run_model(1, *line, "--peak-tflops", 0.001)
     reached = re.search(r"^validation loss: (\S+)$", rank.stdout, re.MULTILINE)[1]
     assert float(reached) < entropy - 0.3
-    lines = read_epochs(tmp_path / "metrics.jsonl", STEPS)
+    lines = read_epochs(tmp_path / "metrics.jsonl", "step")
     assert [line["step"] for line in lines] == [20, 40, 60]
     assert lines[-1]["validation_loss"] == pytest.approx(float(reached), abs=1e-4)
     weights = torch.load(tmp_path / "lm_fsdp.pt", weights_only=True)
