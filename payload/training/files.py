@@ -18,27 +18,21 @@ from training import TrainingError
 INCOMPLETE = f".*.{8 * '[0-9a-f]'}.incomplete"  # what write_file calls a file until it is complete
 
 
-def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
+def open_regular(path: Path) -> BinaryIO:
     """Open a regular file to read it; a FIFO or a device cannot block the call.
 
-    Raises OSError if it cannot be opened, TrainingError if it is not a regular file. If not ``follow_links``, a
-    symbolic link also raises TrainingError.
+    Raises OSError if it cannot be opened, TrainingError if it is not a regular file.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW))
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise TrainingError(f"{path}: a symbolic link, which is not followed. Remove it") from None
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise TrainingError(f"{path}: {kind_of(path)}, not a regular file. Remove it or choose another directory")
     return open(descriptor, "rb")  # noqa: PTH123 (a descriptor)
 
 
-def read_file(path: Path, most_bytes: float = math.inf, *, follow_links: bool = True) -> bytes:
+def read_file(path: Path, most_bytes: float = math.inf) -> bytes:
     """Return the content of a file, as ``open_regular`` opens it; TrainingError if it has more than ``most_bytes``."""
-    with open_regular(path, follow_links=follow_links) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
             raise TrainingError(

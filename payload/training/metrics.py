@@ -54,11 +54,9 @@ def is_record(line: dict, key: str = "epoch") -> bool:
 def read_objects(path: Path) -> list[dict | None]:
     """Return the JSON object in each line of a file, None for a line without one; an empty list if there is no file.
 
-    Raises TrainingError if it is a link or not a regular file, or if it is far too large.
+    Raises TrainingError if it is not a regular file, or if it is far too large.
     """
-    if not path.is_symlink() and not path.exists():
-        return []
-    content = read_file(path, MOST_BYTES, follow_links=False)
+    content = read_file(path, MOST_BYTES) if path.exists() else b""
     return [read_object(line) for line in content.split(b"\n") if line]
 
 
@@ -250,6 +248,8 @@ class Metrics:
 
     def read_own(self) -> list[dict]:
         """Return the values of each epoch; TrainingError if the file has none, and so belongs to another program."""
+        if self.path.is_symlink():
+            raise TrainingError(f"{self.path}: a symbolic link, which is not followed. Remove it")
         lines, own = read_objects(self.path), read_epochs(self.path, self.key)
         if lines and not own:
             raise TrainingError(

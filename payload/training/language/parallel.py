@@ -8,6 +8,7 @@ import logging
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # torch 2.6 or newer
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -60,18 +61,11 @@ def shard(network: GPT, mesh: DeviceMesh, *, bf16: bool) -> None:
     A block's parameters are gathered when it computes, and freed afterwards. With ``bf16`` they are gathered
     and used in bfloat16; the parts that stay, and the sums of the gradients, are float32.
     """
-    try:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    except ImportError:  # public since torch 2.6: https://docs.pytorch.org/docs/2.6/distributed.fsdp.fully_shard.html
-        raise TrainingError(
-            f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard. Use torch 2.6 or newer"
-        ) from None
     if "tensor" in mesh.mesh_dim_names:
         divide_blocks(network, mesh["tensor"])
         mesh = mesh[mesh.mesh_dim_names[:-1]]
-    policy = MixedPrecisionPolicy()
-    if bf16:
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    dtypes = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if bf16 else {}
+    policy = MixedPrecisionPolicy(**dtypes)
     for block in network.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(network, mesh=mesh, mp_policy=policy)

@@ -69,7 +69,7 @@ def read_manifest(path: Path) -> dict:
     if not (path / MANIFEST).exists():
         raise damaged(f"it has no {MANIFEST}")
     with reading(path / MANIFEST):
-        content = read_file(path / MANIFEST, MOST_BYTES, follow_links=False)
+        content = read_file(path / MANIFEST, MOST_BYTES)
     try:
         parts = re.fullmatch(r'\{"sha256":"([0-9a-f]{64})","content":(.*)\}\n', content.decode(), re.DOTALL)
         if not parts or digest(parts[2]) != parts[1]:
@@ -111,9 +111,8 @@ class ShardWriter(FileSystemWriter):
     """
 
     def __init__(self, path: Path, values: dict, size: int, copies: dict, complete: Callable):
-        super().__init__(
-            path, per_thread_copy_ahead=0
-        )  # otherwise it waits for the GPU's queue, which has no part in it
+        # with copies ahead it would wait for the GPU's queue, which has no part in it
+        super().__init__(path, per_thread_copy_ahead=0)
         self.values, self.size, self.copies, self.complete = values, size, copies, complete
 
     def stage(self, state_dict: dict) -> dict:
@@ -197,7 +196,7 @@ def read_chunk(path: Path, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
     file = path / chunk.file
     if not file.exists():
         raise damaged(f"{chunk.file} is missing")
-    with reading(file), open_regular(file, follow_links=False) as shard:
+    with reading(file), open_regular(file) as shard:
         if os.fstat(shard.fileno()).st_size < chunk.start + chunk.length:
             raise damaged(f"{chunk.file}: too short")
         shard.seek(chunk.start)
