@@ -35,7 +35,7 @@ from training.failing import run_training
 from training.health import Health
 from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
 from training.language.parallel import make_mesh, shard, state_bytes
-from training.language.run import Run, format_line
+from training.language.run import Run
 from training.language.text import Text, count_windows, load_windows, open_text, own_share, window_at
 from training.metrics import Metrics
 from training.profiling import Profile
@@ -198,8 +198,13 @@ def train_steps(
                 run.settle()
                 values = run.measure(validate(options, run, text), norm, options.peak_tflops)
                 name = f"step {position.step}/{options.steps}"
+                used = f"{values['utilisation']:.1f} %" if options.peak_tflops else "-"
                 progress.done()
-                report(f"{name}  {format_line(values)}")
+                report(
+                    f"{name}  loss {values['loss']:.4f}  validation loss {values['validation_loss']:.4f}  "
+                    f"tokens/s {values['tokens_per_second']:.0f}  utilisation {used}  "
+                    f"memory {values['peak_memory_bytes'] / 1e9:.2f} GB"
+                )
                 values.update(health.end_epoch(name))
                 with fail_together(run.world):
                     metrics.epoch(position.step, **values)

@@ -110,21 +110,6 @@ def accuracy(run: Run, images: Tensor, labels: Tensor) -> float:
     return 100 * sum_over_ranks(correct)[0] / len(labels)
 
 
-def end_epoch(run: Run, reached: float) -> dict[str, float]:
-    """Move the position to the next epoch, after one that reached an accuracy; return its values for the metrics."""
-    position = run.position
-    values = {
-        "loss": position.loss_sum / position.samples,
-        "accuracy": reached,
-        "seconds": position.epoch_seconds,
-        "images_per_second": position.samples / position.epoch_seconds,
-        "world_size": run.world.size,
-        "learning_rate": run.optimizer.param_groups[0]["lr"],
-    }
-    position.end_epoch(reached)
-    return values
-
-
 def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run, GlobalBatchSampler]:
     """Return the network, at its first step, with what trains it; and the sampler that orders the samples."""
     torch.manual_seed(options.seed)
@@ -241,7 +226,15 @@ def train_epochs(
             train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
         loss_sum = position.loss_sum
         if position.step == len(sampler):
-            values = end_epoch(run, accuracy(run, *images.selection))
+            values = {
+                "loss": loss_sum / position.samples,
+                "accuracy": accuracy(run, *images.selection),
+                "seconds": position.epoch_seconds,
+                "images_per_second": position.samples / position.epoch_seconds,
+                "world_size": world.size,
+                "learning_rate": run.optimizer.param_groups[0]["lr"],
+            }
+            position.end_epoch(values["accuracy"])
             report(
                 f"{name}  loss {values['loss']:.4f}  {kind} accuracy {values['accuracy']:.2f} %  "
                 f"images/s {values['images_per_second']:.0f}"

@@ -112,7 +112,7 @@ class Checkpoints:
     best.pt after the best epoch.
     """
 
-    pattern = re.compile(r"epoch-(\d{4,})-step-(\d{6,})\.pt")
+    pattern = re.compile(r"epoch-\d{4,}-step-\d{6,}\.pt")
 
     def __init__(self, directory: Path, world: World, *, keep: int = 3):
         self.directory, self.world, self.keep = directory, world, keep
@@ -121,9 +121,8 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Return all checkpoints but the best, oldest first."""
-        matches = filter(None, (self.pattern.fullmatch(path.name) for path in self.directory.iterdir()))
-        found = sorted((tuple(map(int, match.groups())), match.string) for match in matches)
-        return [self.directory / name for _, name in found]
+        found = [path for path in self.directory.iterdir() if self.pattern.fullmatch(path.name)]
+        return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
 
     def prepare(self, *, restart: bool = False) -> None:
         """Make and lock the directory; delete what killed runs left; ``restart`` also deletes the checkpoints.
@@ -173,7 +172,6 @@ class Checkpoints:
                     "data": run.data,
                     "position": asdict(here),
                     "random": random,
-                    "torch": str(torch.__version__),
                 }
                 self.write(path, state, is_best=here.step == 0 and here.epoch == here.best_epoch)
         return str(path)
@@ -224,11 +222,10 @@ class Checkpoints:
     def load(self, run: Run, path: Path) -> str:
         """Continue a run from a checkpoint, and return its path; UnusableError, on all ranks, if that is impossible."""
         size = sum(tensor.numel() * tensor.element_size() for tensor in run.network.state_dict().values())
+        most_bytes = MOST_BYTES[0] * size + MOST_BYTES[1]
 
-        def read_and_fit() -> dict | None:  # the ranks may see different files at the same moment
-            return (
-                fit_state(path, read(path, MOST_BYTES[0] * size + MOST_BYTES[1]), run) if not run.world.rank else None
-            )
+        def read_and_fit() -> dict | None:  # on rank 0: the ranks may see different files at the same moment
+            return None if self.world.rank else fit_state(path, read(path, most_bytes), run)
 
         state = broadcast(self.agree(read_and_fit), self.world)
         with fail_together(self.world):

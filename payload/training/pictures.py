@@ -17,8 +17,6 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.formatter.useoffset": False,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
     "font.size": 9,
     "lines.markersize": 4,
 }

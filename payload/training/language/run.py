@@ -97,13 +97,3 @@ class Run(checkpoint.Run):
         position.loss_sum = position.part_seconds = 0.0
         position.part_tokens = 0
         return values
-
-
-def format_line(values: dict) -> str:
-    """Return the values of a line for people."""
-    used = "-" if values["utilisation"] is None else f"{values['utilisation']:.1f} %"
-    return (
-        f"loss {values['loss']:.4f}  validation loss {values['validation_loss']:.4f}  "
-        f"tokens/s {values['tokens_per_second']:.0f}  utilisation {used}  "
-        f"memory {values['peak_memory_bytes'] / 1e9:.2f} GB"
-    )

@@ -37,7 +37,7 @@ class ShardedCheckpoints(Checkpoints):
     others for at most ``timeout`` seconds.
     """
 
-    pattern = re.compile(r"step-(\d{8,})")
+    pattern = re.compile(r"step-\d{8,}")
 
     def __init__(
         self, directory: Path, world: World, *, keep: int = 3, every: Interval = HALF_HOUR, timeout: float = 1800

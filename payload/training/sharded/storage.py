@@ -150,7 +150,7 @@ class ShardWriter(FileSystemWriter):
                 place = places[name, tuple(chunk.offsets)]
                 chunks.append([chunk.offsets, chunk.sizes, place.relative_path, place.offset, place.length])
             tensors[name] = [str(stored.properties.dtype)[len("torch.") :], stored.size, chunks]
-        about = {"format": FORMATS[-1], "torch": str(torch.__version__), "values": self.values, "size": self.size}
+        about = {"format": FORMATS[-1], "values": self.values, "size": self.size}
         text = json.dumps({**about, "tensors": tensors}, separators=(",", ":"))
         write_file(path / MANIFEST, f'{{"sha256":"{digest(text)}","content":{text}}}\n'.encode())
         self.complete()
