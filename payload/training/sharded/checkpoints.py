@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from training import NOT_FINITE, TrainingError
+from training import NOT_FINITE
 from training.checkpoint import Checkpoints, Run, check_random_state, delete, fit, fit_groups, fit_values, misfit
 from training.distributed import World, broadcast, fail_together
-from training.files import remedy_for, sync_directory, temporary_name
+from training.files import sync_directory, temporary_name, writing
 from training.finite import are_finite, check_weights
 from training.options import Interval
 from training.sharded.state import apply, flat, state_of
@@ -48,7 +49,7 @@ class ShardedCheckpoints(Checkpoints):
         self.copies: dict[str, Tensor] = {}
         self.group: dist.ProcessGroup | None = None
         self.writing: Any = None  # the future of an asynchronous save
-        self.temporary: Path | None = None
+        self.temporary = directory  # of the checkpoint that is being written
         self.step = -1  # of the newest checkpoint, complete or being written
 
     def __enter__(self) -> ShardedCheckpoints:
@@ -58,12 +59,9 @@ class ShardedCheckpoints(Checkpoints):
 
     def __exit__(self, kind, *_) -> None:
         try:
-            if kind is None:
+            # Also after a fault: while other ranks write, their files must not lose their partner.
+            with nullcontext() if kind is None else suppress(BaseException):
                 self.wait()
-            elif self.writing:
-                # While other ranks write, their files must not lose their partner.
-                self.writing.exception()
-                self.clean()
         finally:
             dist.destroy_process_group(self.group)
             self.group = None
@@ -124,8 +122,8 @@ class ShardedCheckpoints(Checkpoints):
     def wait(self) -> None:
         """Return when the checkpoint that is being written is complete."""
         if self.writing:
-            writing, self.writing = self.writing, None
-            self.finish(writing.result)
+            future, self.writing = self.writing, None
+            self.finish(future.result)
 
     def finish(self, write: Callable) -> None:
         """Complete a checkpoint; if it fails, delete it and end all ranks with the line of the lowest that failed."""
@@ -134,23 +132,16 @@ class ShardedCheckpoints(Checkpoints):
         except BaseException as error:
             path = self.path_after(self.step)
             self.step = -1
-            self.clean()
+            if self.world.rank == 0:
+                delete(self.temporary)
             if not isinstance(error, dcp.CheckpointException):
                 raise
             lowest = min(error.failures)
             fault = error.failures[lowest][0]
             if self.world.rank != lowest:
                 raise SystemExit(1) from None
-            if isinstance(fault, OSError):
-                raise TrainingError(f"{path}: cannot be written ({fault.strerror}). {remedy_for(fault)}") from fault
-            raise fault from None
-        self.temporary = None
-
-    def clean(self) -> None:
-        """Delete a checkpoint that was not completed."""
-        if self.world.rank == 0 and self.temporary:
-            delete(self.temporary)
-        self.temporary = None
+            with writing(path):
+                raise fault from None
 
     def load(self, run: Run, path: Path) -> str:
         """Continue a run from a checkpoint, and return its path; UnusableError, on all ranks, if that is impossible.
@@ -206,9 +197,7 @@ def fit_manifest(path: Path, manifest: Mapping, own: Mapping[str, Tensor], value
             raise misfit("other names, shapes or types of its tensors")
     if path.name != f"step-{fitted['position']['step']:08}":
         raise misfit("its position is not that of its name")
-    (state, groups), own = (saved["optimizer"][name] for name in ("state", "param_groups")), values["optimizer"]
-    optimizer = {
-        "state": fit(state, own["state"], "optimizer"),
-        "param_groups": fit_groups(groups, own["param_groups"]),
-    }
-    return {**fitted, "optimizer": optimizer}
+    optimizer = saved["optimizer"] if isinstance(saved["optimizer"], dict) else {}
+    state = fit(optimizer.get("state"), values["optimizer"]["state"], "optimizer")
+    groups = fit_groups(optimizer.get("param_groups"), values["optimizer"]["param_groups"])
+    return {**fitted, "optimizer": {"state": state, "param_groups": groups}}

@@ -21,17 +21,16 @@ def state_of(run) -> tuple[dict[str, Any], dict[str, Any]]:
     optimizer that has taken no step gets its state by a step with a learning rate of 0.
     """
     network, optimizer = get_state_dict(run.network, run.optimizer)
-    states: dict[str, dict] = optimizer["state"]  # by the names of the parameters
-    tensors = {
+    tensors: dict[str, Any] = {
         "model": network,
-        "optimizer": {
-            name: {key: one for key, one in state.items() if isinstance(one, Tensor)} for name, state in states.items()
-        },
+        "optimizer": {},
         "random": {str(run.world.rank): random_state(run.world.device)},
     }
-    others = {
-        name: {key: one for key, one in state.items() if not isinstance(one, Tensor)} for name, state in states.items()
-    }
+    others = {}
+    for name, state in optimizer["state"].items():
+        tensors["optimizer"][name] = {key: one for key, one in state.items() if isinstance(one, Tensor)}
+        if rest := {key: one for key, one in state.items() if not isinstance(one, Tensor)}:
+            others[name] = rest
     groups = [  # a learning rate may be a tensor
         {name: value.item() if isinstance(value, Tensor) else value for name, value in group.items()}
         for group in optimizer["param_groups"]
@@ -41,7 +40,7 @@ def state_of(run) -> tuple[dict[str, Any], dict[str, Any]]:
         "settings": dict(run.settings),
         "data": run.data,
         "schedule": run.schedule.state_dict(),
-        "optimizer": {"state": {name: each for name, each in others.items() if each}, "param_groups": groups},
+        "optimizer": {"state": others, "param_groups": groups},
     }
     return tensors, values
 
