@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST = 2**31 - 1  # of a whole number
-MOST_TEXT = 160  # characters of a message
+MOST_TEXT = 240  # characters of a message
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -181,18 +181,14 @@ def parse_rung(description: str, *, gpu: bool, resumes: bool = True) -> argparse
     return options
 
 
-def check_common(options: argparse.Namespace, parser: OneLineParser) -> None:
-    """Exit with a line and status 2 if options of several scripts contradict each other."""
+def check(options: argparse.Namespace, parser: OneLineParser) -> None:
+    """Exit with a line and status 2 if options of a training script contradict each other."""
     for name in ("restart", "tensorboard", "wandb", "mlflow"):
         if getattr(options, name, None) and not options.modelpath:
             parser.error(f"--{name} needs --modelpath")
-
-
-def check(options: argparse.Namespace, parser: OneLineParser) -> None:
-    """Exit with a line and status 2 if options of a training script contradict each other."""
-    check_common(options, parser)
-    if options.download and options.data is None:
+    if getattr(options, "download", False) and options.data is None:
         parser.error("--download needs --data or MNIST_ROOT")
+    length = "epochs" if hasattr(options, "epochs") else "steps"
     warmup = getattr(options, "warmup", None)
-    if warmup is not None and not 0 <= warmup < options.epochs:
-        parser.error(f"--warmup must be from 0 to below --epochs, found {warmup}")
+    if warmup is not None and not 0 <= warmup < getattr(options, length):
+        parser.error(f"--warmup must be from 0 to below --{length}, found {warmup}")

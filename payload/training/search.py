@@ -175,12 +175,12 @@ class Search:
             "the metric": ("least " if options.minimize else "most ") + options.metric,
         }
         asked = study.user_attrs.get("question", question)
-        for name, now in question.items():
-            if now != asked[name]:
-                raise TrainingError(
-                    f"{self.directory} holds a study with {name} '{asked[name]}', not '{now}'. "
-                    "Choose another directory with --study, or use the same options"
-                )
+        if asked != question:
+            found, now = (", ".join(map(str, each.values())) for each in (asked, question))
+            raise TrainingError(
+                f"{self.directory} holds a study of '{found}', not of '{now}'. Choose another directory with --study, "
+                "or use the same options"
+            )
         study.set_user_attr("question", question)
         return study
 

@@ -172,4 +172,4 @@ def test_a_search_whose_training_fails_names_the_log_and_keeps_its_script_and_op
     assert (work / "study" / "trial-0000" / "log").read_text() == "out of memory\n"
     result = testbed.run_unchecked(f"{search} --epochs 2", cwd=work)
     assert result.returncode == 1
-    assert result.stderr.startswith("search.py: study holds a study with the script and options 'train.py', not")
+    assert result.stderr.startswith("search.py: study holds a study of 'train.py, ")

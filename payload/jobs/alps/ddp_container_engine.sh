@@ -12,14 +12,11 @@
 #SBATCH --gpus-per-node=4
 #SBATCH -o pytorch_ddp_%j.out
 set -e
-
-# Otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
-unset SLURM_EXPORT_ENV
+unset SLURM_EXPORT_ENV # otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
 
 # Keep the module that is loaded when you submit; otherwise load this one
 [ -n "$PYTORCH_EDF" ] || module load PyTorch/2.12.0-ngc-26.05-ce
-# If there is no MNIST module, the training uses generated digits
-if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
+if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi # without it: generated digits
 
 # Submit again to resume; options that differ need --restart, which begins anew
 output=$SLURM_SUBMIT_DIR/outputs/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+/$SLURM_ARRAY_TASK_ID}

@@ -10,8 +10,7 @@ set -e
 
 # Keep the PyTorch module that is loaded when you submit, container or venv; otherwise load the site's default
 [ -n "$PAYLOADPYTORCH" ] || module load PyTorch
-# If there is no MNIST module, the training uses generated digits
-if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
+if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi # without it: generated digits
 
 # The node of rank 0, for systems where Flux does not write the file of Cray's PMI: one query instead of one per rank
 nodes=$(flux resource list -n -o '{nnodes}')

@@ -11,15 +11,12 @@
 #SBATCH -N 2
 #SBATCH --network=disable_rdzv_get
 set -e
-
-# Otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
-unset SLURM_EXPORT_ENV
+unset SLURM_EXPORT_ENV # otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
 
 # --export=NONE starts without modules; without that option, keep the PyTorch module that is loaded
 [ -n "$PAYLOADPYTORCH" ] || module load PyTorch/2.10.0-rocm-7.1-venv
 module load rccl-net-plugin # RCCL's plugin for Slingshot; without it, ranks on several nodes exit
-# If there is no MNIST module, the training uses generated digits
-if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
+if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi # without it: generated digits
 # cpe/26.03, which the PyTorch module loads, is not the default
 export LD_LIBRARY_PATH="$CRAY_LD_LIBRARY_PATH${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 

@@ -10,9 +10,7 @@
 #SBATCH -p batch
 #SBATCH -N 1
 set -e
-
-# Otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
-unset SLURM_EXPORT_ENV
+unset SLURM_EXPORT_ENV # otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
 
 # --export=NONE starts without modules; without that option, keep the PyTorch module that is loaded
 [ -n "$PAYLOADPYTORCH" ] || module load PyTorch/2.10.0-rocm-7.1-venv

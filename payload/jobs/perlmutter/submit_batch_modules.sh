@@ -12,16 +12,13 @@
 #SBATCH -J dl-test
 #SBATCH -o module_job_log_%j.out
 set -e
-
-# Otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
-unset SLURM_EXPORT_ENV
+unset SLURM_EXPORT_ENV # otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
 
 # Keep the PyTorch module that is loaded when you submit; otherwise load this one
 [ -n "$PAYLOADPYTORCH" ] || module load PyTorch/2.15.0-cuda-13.2-perlmutter-venv
 # NCCL's plugin for Slingshot; without it, ranks on several nodes exit. If the default is not for CUDA 13, add a version
 [ -z "$SLURM_GPUS_ON_NODE" ] || module load nccl
-# If there is no MNIST module, the training uses generated digits
-if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
+if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi # without it: generated digits
 
 # Submit again to resume; options that differ need --restart, which begins anew
 output=$SLURM_SUBMIT_DIR/outputs/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+/$SLURM_ARRAY_TASK_ID}

@@ -14,14 +14,11 @@
 #SBATCH -J dl-test-shifter
 #SBATCH -o shifter_job_log_%j.out
 set -e
-
-# Otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
-unset SLURM_EXPORT_ENV
+unset SLURM_EXPORT_ENV # otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
 
 # Keep the Shifter module that is loaded when you submit; otherwise load this one
 [ -n "$SHIFTER_IMAGE" ] || module load PyTorch/2.10.0-ngc-26.01-shifter
-# If there is no MNIST module, the training uses generated digits
-if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
+if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi # without it: generated digits
 
 # Submit again to resume; options that differ need --restart, which begins anew
 output=$SLURM_SUBMIT_DIR/outputs/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+/$SLURM_ARRAY_TASK_ID}

@@ -9,7 +9,7 @@ from training.options import (
     Interval,
     add_output,
     add_speed,
-    check_common,
+    check,
     integer,
     number,
     parse_interval,
@@ -49,9 +49,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     every = "write a checkpoint every 500 steps, or every 90s, 30m or 2h (default: 30m)"
     add("--every", type=parse_interval, default=Interval(seconds=1800), metavar="STEPS|TIME", help=every)
     options = parser.parse_args(arguments)
-    check_common(options, parser)
-    if options.warmup is not None and options.warmup >= options.steps:
-        parser.error(f"--warmup must be below --steps, found {options.warmup}")
+    check(options, parser)
     if options.tensor > 1 and (options.compile or options.health):
         parser.error("--tensor: not with --compile or --health, as ranks wait for each other within a block")
     options.warmup = options.steps // 10 if options.warmup is None else options.warmup
