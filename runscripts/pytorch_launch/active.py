@@ -8,7 +8,7 @@ import posix as os
 import sys
 
 from pytorch_launch import LaunchError, Problem, Value, ancestors, exists, is_on, names, read
-from pytorch_launch.topology import STARTERS
+from pytorch_launch.topology import STARTERS, read_table
 from pytorch_launch.world import in_job
 
 #: 0 runs the module's Python whatever is active.
@@ -114,10 +114,9 @@ def _config(prefix):
     There is always "version", "python", the name of its interpreter with the version, and "interpreter", the file that
     it was made from, None if that is gone.
     """
-    text = read(f"{prefix}/pyvenv.cfg")
-    if text is None:
+    config = read_table(f"{prefix}/pyvenv.cfg", "=")
+    if not config:
         return None
-    config = {name.strip().lower(): value.strip() for name, _, value in (x.partition("=") for x in text.splitlines())}
     version = (config.get("version") or config.get("version_info") or "").split(".")[:3]
     home, python = config.get("home", ""), f"python{'.'.join(version[:2])}"
     # uv records /usr/local/bin, in which an image may have a link to /usr/bin/python3.11 of another name

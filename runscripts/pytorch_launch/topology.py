@@ -123,8 +123,8 @@ def _all_gpus(node):
     return [seen.get(location) or Gpu(root, vendor, *location) for location in locations]
 
 
-def _facts(path, separator):
-    """The lines of a file as name to value."""
+def read_table(path, separator):
+    """The lines of a file as name to value, none if it cannot be read."""
     lines = (line.partition(separator) for line in (read(path) or "").splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
 
@@ -137,7 +137,7 @@ def _nvidia_gpus(root):
     """
     found = []
     for pci in sorted(names(root + NVIDIA_GPUS)):
-        facts = _facts(f"{root}{NVIDIA_GPUS}/{pci}/information", ":")
+        facts = read_table(f"{root}{NVIDIA_GPUS}/{pci}/information", ":")
         if os.access(f"{root}/dev/nvidia{facts.get('Device Minor')}", os.R_OK | os.W_OK):
             found.append(Gpu(root, "nvidia", pci, uuid=facts.get("GPU UUID")))
     return found
@@ -151,7 +151,7 @@ def _amd_gpus(root):
     """
     found = []
     for node in _numbers(root + AMD_NODES):
-        facts = _facts(f"{root}{AMD_NODES}/{node}/properties", " ")
+        facts = read_table(f"{root}{AMD_NODES}/{node}/properties", " ")
         number = {name: int(facts.get(name, 0)) for name in ("simd_count", "location_id", "domain", "unique_id")}
         if number["simd_count"]:  # else hidden, or a CPU
             # bits 28 to 31 are the number of a partition (kfd_topology_add_device)
