@@ -43,12 +43,12 @@ def main(*arguments):
             how = enter(file, root)
         finally:
             _signal.alarm(seconds)
-        if is_loud and is_first():
-            print_message(arguments[0], f"packed venv: {file} mounted by {how}")
+        if is_loud:
+            report(arguments[0], f"packed venv: {file} mounted by {how}")
     except (NotMountedError, OSError) as error:
         del env["PYTORCH_PACKED"]  # programs that the command starts do not try again
-        if is_first() and (is_loud or switch != "0"):
-            print_message(arguments[0], f"packed venv not mounted: {error}. Using the unpacked files in {root}")
+        if is_loud or switch != "0":
+            report(arguments[0], f"packed venv not mounted: {error}. Using the unpacked files in {root}")
     os.execv(arguments[0], arguments)  # noqa: S606
 
 
@@ -60,16 +60,13 @@ def is_late(*_):
     raise NotMountedError(f"not done after {MOUNT_SECONDS} s")
 
 
-def is_first():
-    """Whether this process reports for its node."""
-    return all(os.environ.get(name, "0") == "0" for name in LOCAL_RANKS)
-
-
-def print_message(command, text):
-    try:
-        os.write(2, f"{os.path.basename(command)}: {text}\n".encode())
-    except OSError:
-        return
+def report(command, text):
+    """Print a message, if this process is the first of its step on the node."""
+    if all(os.environ.get(name, "0") == "0" for name in LOCAL_RANKS):
+        try:
+            os.write(2, f"{os.path.basename(command)}: {text}\n".encode())
+        except OSError:
+            return
 
 
 def enter(file, root):
