@@ -147,7 +147,9 @@ class ContainerImage(EasyBlock):
         """Check the recipe first; find the site's files as sources."""
         self.require_image()
         if not skip_checksums:  # --inject-checksums would write theirs as those of the recipe's first sources
-            self.src.extend(self.fetch_source(name, checksum) for name, checksum in self.site_files().items())
+            self.src.extend({'name': name, 'path': self.obtain_file(name, no_download=True), 'cmd': None,
+                             'checksum': checksum, 'finalpath': self.builddir}
+                            for name, checksum in self.site_files().items())
         super().fetch_step(skip_checksums=skip_checksums)
 
     def obtain_file(self, filename, **kwargs):

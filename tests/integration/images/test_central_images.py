@@ -67,7 +67,7 @@ def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny
     ("harm", "lines", "message"),
     [
         ("flip", "image = 'tiny.sif'\nimage_checksum = '{checksum}'", "Checksum verification"),
-        ("remove", "image = 'tiny.sif'", "Couldn't find file tiny.sif"),
+        ("remove", "image = 'tiny.sif'", "Couldn't find file 'tiny.sif' anywhere, and downloading it is disabled"),
     ],
 )
 def test_a_damaged_image_is_refused_with_one_line_and_the_next_eb_installs_a_good_one(site, tiny, harm, lines, message):

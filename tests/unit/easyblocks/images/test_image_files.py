@@ -164,6 +164,8 @@ def test_an_image_for_another_machine_is_refused_and_one_whose_header_names_none
         containerimage.require_image_format(str(path))
     path.write_bytes(sif(b"", machine=b"00"))
     app = made(f"image = 'x.sif'\ncentral_images = ['{tmp_path}']")
+    with pytest.raises(EasyBuildError, match="'y.sif' anywhere, and downloading it is disabled"):
+        made("image = 'y.sif'\ncentral_images = ['/nowhere']").fetch_step()
     app.fetch_step()
     app.checksum_step()
     assert app.image.file == str(path)
