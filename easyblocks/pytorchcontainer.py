@@ -9,7 +9,6 @@ container module among the build dependencies, it is that module's image with th
 import os
 
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
-from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 from easybuild.tools.modules import get_software_root
@@ -18,7 +17,7 @@ from pytorch_install import built_images, tree
 from pytorch_install.host_network import write_host_network
 from pytorch_install.images import InstalledImage, write_provenance
 from pytorch_install.interface import image_interface
-from pytorch_install.parameters import COMMANDS, containerimage
+from pytorch_install.parameters import containerimage
 from pytorch_install.runtime import in_image
 from pytorch_install.source_packages import SourcePackageSteps
 from pytorch_install.user_software import UserSoftware
@@ -31,15 +30,7 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
     SITE_FILES = {**containerimage.ContainerImage.SITE_FILES, 'base_image': None}
     SOURCES_OF_IMAGES = "'image', a .sif, .def or .yml file in 'sources', or a container module in 'builddependencies'"
 
-    PARAMETERS = {
-        'base_image': [None, "Base image of cotainr's conda environment: a .sif file, or docker:// with digest",
-                       CUSTOM],
-        'conda_activation': ['true', "Command that activates the image's conda environment, unless the image "
-                                     "sets WITH_CONDA", CUSTOM],
-        'debian_release': [None, "Debian release for the definition file's base image", CUSTOM],
-        'debian_packages': [[], "Debian packages in that base image", CUSTOM],
-        **COMMANDS,
-    }
+    PARAMETERS = ('base_image', 'commands', 'conda_activation', 'debian_packages', 'debian_release')
 
     def __init__(self, *args, **kwargs):
         """Find the image's base, and prepare the users' environment."""

@@ -9,7 +9,6 @@ import json
 import os
 
 from easybuild.easyblocks.pytorchenroot import EB_PyTorchEnroot
-from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.config import install_path
 from easybuild.tools.filetools import mkdir, write_file
 
@@ -20,10 +19,7 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
     """Support for installing a squashfs image, its environment definition file, and a module around them."""
 
     ENGINE = 'container-engine'
-    PARAMETERS = {
-        'binds': [[], "Paths of the host to mount, if they exist during the installation", CUSTOM],
-        'edf': [{}, "More entries of the environment definition file, such as annotations", CUSTOM],
-    }
+    PARAMETERS = ('edf',)
 
     @property
     def started(self):

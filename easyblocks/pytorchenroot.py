@@ -10,7 +10,6 @@ import re
 
 from easybuild.easyblocks.generic.containerimage import Registry
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
-from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, which
 
@@ -46,10 +45,7 @@ class EB_PyTorchEnroot(InstalledImage, EB_PyTorchImage):
     """Support for installing a squashfs image with a module around it."""
 
     ENGINE = 'enroot'
-    PARAMETERS = {
-        'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
-        'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of the image", CUSTOM],
-    }
+    PARAMETERS = ('binds', 'mksquashfs_args')
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

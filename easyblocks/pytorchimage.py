@@ -10,12 +10,10 @@ import collections
 
 from easybuild.easyblocks.generic.containerimage import last_line, run_command
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
-from easybuild.framework.easyconfig import MANDATORY
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 
 from pytorch_install import interface, tree
-from pytorch_install.parameters import COMMANDS
 
 # A program that starts images: its name in messages, a command that runs others in the image, the prefix of a command
 # to launch, the module's variables, advice if an image does not start, and whether it mounts what PYTORCH_MOUNTS
@@ -50,10 +48,8 @@ ENGINES = {
 class EB_PyTorchImage(EB_PyTorchModule):
     """Shared base of the easyblocks of such images; ENGINE is a row of the table."""
 
-    PARAMETERS = {
-        'image': [None, "Name of the image, as the program that starts it needs it", MANDATORY],
-        **COMMANDS,
-    }
+    PARAMETERS = ('commands', 'image')
+    REQUIRED = ('image',)
 
     # Path of the image, if it is a file of the installation.
     image_path = ''

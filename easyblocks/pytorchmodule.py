@@ -11,7 +11,7 @@ import stat
 import sys
 
 from easybuild.framework.easyblock import EasyBlock, StopException
-from easybuild.framework.easyconfig import CUSTOM
+from easybuild.framework.easyconfig import CUSTOM, MANDATORY
 from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.config import build_option, install_path
 from easybuild.tools.filetools import adjust_permissions, change_dir, remove_file
@@ -46,17 +46,9 @@ class EB_PyTorchModule(EasyBlock):
     Some methods replace what EasyBuild does not intend to be overridden; their docstrings state what it does instead.
     """
 
-    # Easyconfig parameters, besides those of the classes that a class is derived from.
-    PARAMETERS = {
-        'cluster': ['local', "Cluster profile, a module cluster/<name>, that sets fabric and Slurm policy", CUSTOM],
-        # NERSC's module has this name
-        'conflicts': [['pytorch'], "Modules that cannot be loaded beside this one, besides other versions", CUSTOM],
-        'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm', 'xpu' or None", CUSTOM],
-        'machines': [[], "Machines (`uname -m`) that the runtime is for; by default, those of the lock, or any",
-                     CUSTOM],
-        'python_version': ['3.11', "Python of the runtime (<major>.<minor>), which locked wheels must fit", CUSTOM],
-        'wheel_index': [None, "Package index to ask after those of pip's own configuration", CUSTOM],
-    }
+    # Its easyconfig parameters, and those of them that each recipe has to set; each class adds its own.
+    PARAMETERS = ('cluster', 'conflicts', 'gpu', 'machines', 'python_version', 'wheel_index')
+    REQUIRED = ()
 
     # Whether running jobs import files of the installation directory, which a rebuild removes.
     IN_PLACE = False
@@ -77,8 +69,9 @@ class EB_PyTorchModule(EasyBlock):
     def extra_options(cls, extra_vars=None):
         """Easyconfig parameters: those of the generic easyblock, and PARAMETERS of all classes."""
         extra_vars = super().extra_options(extra_vars)
-        for base in reversed(cls.__mro__):
-            extra_vars.update(vars(base).get('PARAMETERS', {}))
+        for name in [name for base in cls.__mro__ for name in vars(base).get('PARAMETERS', ())]:
+            default, _, words = parameters.EXPECTED[name]
+            extra_vars[name] = [default, words, MANDATORY if name in cls.REQUIRED else CUSTOM]
         return extra_vars
 
     def __init__(self, ec, *args, **kwargs):

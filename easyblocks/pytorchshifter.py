@@ -5,13 +5,10 @@ EasyBuild support for PyTorch in an image that stays with the site's Shifter gat
 Shifter mounts the site's file systems in the image under their own paths, so there are no binds.
 """
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
-from easybuild.framework.easyconfig import CUSTOM
 
 
 class EB_PyTorchShifter(EB_PyTorchImage):
     """Support for installing a module around a Shifter image."""
 
     ENGINE = 'shifter'
-    PARAMETERS = {
-        'shifter_modules': [[], "Shifter's own modules for this image, instead of the site's default", CUSTOM],
-    }
+    PARAMETERS = ('shifter_modules',)

@@ -10,7 +10,6 @@ import shlex
 from easybuild.easyblocks.generic.containerimage import run_command
 from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_base, make_environment
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
-from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option
 from easybuild.tools.filetools import compute_checksum, remove_file, which, write_file
@@ -31,10 +30,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     IN_PLACE = True
 
-    PARAMETERS = {
-        'packed': [False, "Also install the venv as one squashfs file, which the commands mount in its place", CUSTOM],
-        'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of that file", CUSTOM],
-    }
+    PARAMETERS = ('mksquashfs_args', 'packed')
 
     def __init__(self, *args, **kwargs):
         """Leave PATH to the template: commands.lua and commands.tcl set it, in their order."""

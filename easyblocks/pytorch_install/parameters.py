@@ -8,12 +8,8 @@ import re
 
 from easybuild.easyblocks.generic import containerimage
 from easybuild.easyblocks.generic.containerimage import check_parameters, text, texts  # noqa: F401
-from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import read_file
-
-COMMANDS = {'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
-                         "Commands of the image that bin/ offers on the host", CUSTOM]}
 
 # Bare keys of TOML, joined by dots.
 NAME = r'[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*'
@@ -46,26 +42,36 @@ def is_edf(value):
         for name, item in value.items())
 
 
+# For each parameter its default, a test of other values, and its help.
 EXPECTED = {
     **containerimage.EXPECTED,
-    'base_image': (text(), "a text"),
-    'cluster': (text(r'[\w.+-]+'), "the name of a cluster profile, such as 'local'"),
-    'conda_activation': (text(), "a text with a command, such as 'true'"),
-    # without what Lmod evaluates again when it translates Tcl (tcl2lua.tcl of 8.6: output-path-foo)
-    'conflicts': (texts(r"""(?!/)[^\s"'$\[\]{}();\\`&|<>#%,]+"""), "a list of names of modules, such as ['pytorch']"),
-    'debian_packages': (texts(r'[a-z0-9][a-z0-9.+-]+'), "a list of names of Debian packages"),
-    'debian_release': (text('[a-z]+'), "the name of a Debian release, such as 'bookworm'"),
-    'edf': (is_edf, "a dictionary of entries of the environment definition file but for image and mounts: texts, True "
-                    "or False, numbers, lists or dictionaries of them, such as {'annotations': {'a.b': 'c'}}"),
-    'image': (text(r'\S+'), "a text with the name of an image"),
-    'machines': (texts(r'\w+'), "a list of names of machines, such as ['x86_64']"),
-    'packed': (lambda value: isinstance(value, bool), "True or False"),
-    'podman_options': (texts(), "a list of options of podman-hpc, such as ['--gpu']"),
-    'python_version': (text(r'\d+\.\d+'), "a text with two numbers, such as '3.11'"),
-    'shifter_modules': (texts(r'[^\s,]+'), "a list of names of Shifter modules, such as ['gpu']"),
-    'source_packages': (is_source_packages, "a list of tuples, such as [('mpi4py', {'MPICC': '$MPI/bin/mpicc'})], "
-                                             "with $$ for the character $"),
-    'wheel_index': (text(r'\S+'), "a text with the address of a package index"),
+    'base_image': [None, text(), "the base image of cotainr's environment: a .sif file, or docker:// with digest"],
+    'cluster': ['local', text(r'[\w.+-]+'), "the name of a cluster profile, a module cluster/<name>, that sets fabric "
+                                            "and Slurm policy"],
+    'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'], *containerimage.EXPECTED['commands'][1:]],
+    'conda_activation': ['true', text(), "a text with the command that activates the image's conda environment, unless "
+                                         "the image sets WITH_CONDA"],
+    # NERSC's module has the default's name. Without what Lmod evaluates again when it translates Tcl (tcl2lua.tcl of
+    # 8.6: output-path-foo).
+    'conflicts': [['pytorch'], texts(r"""(?!/)[^\s"'$\[\]{}();\\`&|<>#%,]+"""),
+                  "a list of modules that cannot be loaded beside this one, besides other versions"],
+    'debian_packages': [[], texts(r'[a-z0-9][a-z0-9.+-]+'), "a list of Debian packages in that base image"],
+    'debian_release': [None, text('[a-z]+'), "the Debian release of the definition file's base image"],
+    'edf': [{}, is_edf, "a dictionary of entries of the environment definition file but for image and mounts: "
+                        "texts, True or False, numbers, lists or dictionaries of them"],
+    'image': [None, text(r'\S+'), "the name of the image, as the program that starts it needs it"],
+    'machines': [[], texts(r'\w+'), "a list of machines (`uname -m`) that the runtime is for, such as ['x86_64']; by "
+                                    "default, those of the lock, or any"],
+    'packed': [False, lambda value: value is True, "True to install the venv as one squashfs file too, which the "
+                                                   "commands mount in its place"],
+    'podman_options': [[], texts(), "a list of options of `podman-hpc run` for every start, such as ['--gpu']"],
+    'python_version': ['3.11', text(r'\d+\.\d+'), "a text with Python's version (<major>.<minor>), which locked wheels "
+                                                  "must fit"],
+    'shifter_modules': [[], texts(r'[^\s,]+'), "a list of Shifter's own modules for this image, instead of the site's "
+                                               "default"],
+    'source_packages': [[], is_source_packages, "a list of packages to build from sdists among the sources: tuples of "
+                        "name and environment, such as ('mpi4py', {'MPICC': '$MPI/bin/mpicc'}), with $$ for $"],
+    'wheel_index': [None, text(r'\S+'), "the address of a package index to ask after those of pip's own configuration"],
 }
 
 # Characters that have a meaning in binds of Apptainer, search paths, shells or Tcl.

@@ -13,7 +13,6 @@ import tempfile
 
 from easybuild.easyblocks.generic.containerimage import last_line, run_command
 from easybuild.easyblocks.generic.lockedvenv import FOREIGN, OFFLINE
-from easybuild.framework.easyconfig import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.config import source_paths
@@ -87,10 +86,7 @@ class SourcePackage:
 class SourcePackageSteps:
     """Steps of an easyblock that has the sdists of `source_packages`: a base before EB_PyTorchModule."""
 
-    PARAMETERS = {
-        'source_packages': [[], "Packages to build from sdists among the sources, in this order: tuples of name and "
-                                "environment variables of the build", CUSTOM],
-    }
+    PARAMETERS = ('source_packages',)
 
     def __init__(self, *args, **kwargs):
         """Find the sdists."""
