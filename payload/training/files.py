@@ -18,21 +18,23 @@ from training import TrainingError
 INCOMPLETE = f".*.{8 * '[0-9a-f]'}.incomplete"  # what write_file calls a file until it is complete
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
     """Open a regular file to read it; a FIFO or a device cannot block the call.
 
-    Raises OSError if it cannot be opened, TrainingError if it is not a regular file.
+    Raises OSError if it cannot be opened, TrainingError if it is not a regular file, or a link that is not followed.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if path.is_symlink() and not follow_links:
+        raise TrainingError(f"{path}: a symbolic link, which is not followed. Remove it")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise TrainingError(f"{path}: {kind_of(path)}, not a regular file. Remove it or choose another directory")
     return open(descriptor, "rb")  # noqa: PTH123 (a descriptor)
 
 
-def read_file(path: Path, most_bytes: float = math.inf) -> bytes:
+def read_file(path: Path, most_bytes: float = math.inf, *, follow_links: bool = True) -> bytes:
     """Return the content of a file, as ``open_regular`` opens it; TrainingError if it has more than ``most_bytes``."""
-    with open_regular(path) as file:
+    with open_regular(path, follow_links=follow_links) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
             raise TrainingError(

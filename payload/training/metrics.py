@@ -54,9 +54,10 @@ def is_record(line: dict, key: str = "epoch") -> bool:
 def read_objects(path: Path) -> list[dict | None]:
     """Return the JSON object in each line of a file, None for a line without one; an empty list if there is no file.
 
-    Raises TrainingError if it is not a regular file, or if it is far too large.
+    Raises TrainingError if it is a link or not a regular file, or if it is far too large.
     """
-    content = read_file(path, MOST_BYTES) if path.exists() else b""
+    is_there = path.is_symlink() or path.exists()
+    content = read_file(path, MOST_BYTES, follow_links=False) if is_there else b""
     return [read_object(line) for line in content.split(b"\n") if line]
 
 
@@ -204,8 +205,8 @@ class Metrics:
         self.path = directory / METRICS_FILE
         with writing(self.path):
             own = self.read_own()
-            self.lines = [as_line(line) for line in own if line[key] <= first_epoch]
-            write_file(self.path, b"".join(self.lines))
+        self.lines = [as_line(line) for line in own if line[key] <= first_epoch]
+        self.write()
         is_new = first_epoch == 0 and bool(own)
         for name in filter(options.get, TRACKERS):
             start, remedy = TRACKERS[name]
@@ -238,18 +239,23 @@ class Metrics:
                 name: value if value is None or isinstance(value, str) or math.isfinite(value) else None
                 for name, value in values.items()
             }
-            if self.lines and not self.path.exists():
-                print(f"{self.path}: was deleted while this program ran; all its lines are written again", flush=True)
+            was_deleted = bool(self.lines) and not self.path.exists()
             self.lines.append(as_line({self.key: number, **finite}))
-            with writing(self.path):
-                write_file(self.path, b"".join(self.lines))
+            self.write()
+            if was_deleted:
+                print(f"{self.path}: was deleted while this program ran; all its lines are written again", flush=True)
         for name, (log, _close) in self.trackers.items():
             attempt(name, number, log, values, number)
 
-    def read_own(self) -> list[dict]:
-        """Return the values of each epoch; TrainingError if the file has none, and so belongs to another program."""
+    def write(self) -> None:
+        """Write all lines, completely or not at all: a kill leaves no part of one."""
         if self.path.is_symlink():
             raise TrainingError(f"{self.path}: a symbolic link, which is not followed. Remove it")
+        with writing(self.path):
+            write_file(self.path, b"".join(self.lines))
+
+    def read_own(self) -> list[dict]:
+        """Return the values of each epoch; TrainingError if the file has none, and so belongs to another program."""
         lines, own = read_objects(self.path), read_epochs(self.path, self.key)
         if lines and not own:
             raise TrainingError(

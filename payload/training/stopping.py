@@ -21,12 +21,11 @@ AGAIN_SECONDS = 1  # an earlier repetition of Ctrl-C is the same one, forwarded 
 class StopSignals:
     """Records SIGTERM, SIGUSR1 and Ctrl-C during a ``with`` block, and lets the ranks agree to stop.
 
-    A signal may reach only some ranks, or reach them at different times, and a rank that stopped alone
-    would leave the others waiting. So at every ``interval``-th call of ``agreed`` the ranks exchange what
-    they received, in host memory, without waiting for a GPU. A block that exits with ``STOPPED`` or
-    ``INTERRUPTED`` ends on all ranks at the same time. After a block that succeeds, the signals are
-    ignored: nothing is left to stop. A second Ctrl-C raises KeyboardInterrupt. If not ``enabled``, signals
-    keep their handlers: use this if nothing can be saved.
+    A signal may reach only some ranks, or reach them at different times, and a rank that stopped alone would leave the
+    others waiting. So at every ``interval``-th call of ``agreed`` the ranks exchange what they received, in host
+    memory, without waiting for a GPU. A block that exits with ``STOPPED`` or ``INTERRUPTED`` ends on all ranks at the
+    same time. After a block that succeeds, the signals are ignored: nothing is left to stop. A second Ctrl-C raises
+    KeyboardInterrupt. If not ``enabled``, signals keep their handlers: use this if nothing can be saved.
     """
 
     def __init__(self, world: World, *, interval: int = 16, enabled: bool = True):

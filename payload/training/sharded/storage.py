@@ -69,7 +69,7 @@ def read_manifest(path: Path) -> dict:
     if not (path / MANIFEST).exists():
         raise damaged(f"it has no {MANIFEST}")
     with reading(path / MANIFEST):
-        content = read_file(path / MANIFEST, MOST_BYTES)
+        content = read_file(path / MANIFEST, MOST_BYTES, follow_links=False)
     try:
         parts = re.fullmatch(r'\{"sha256":"([0-9a-f]{64})","content":(.*)\}\n', content.decode(), re.DOTALL)
         if not parts or digest(parts[2]) != parts[1]:
@@ -196,7 +196,7 @@ def read_chunk(path: Path, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
     file = path / chunk.file
     if not file.exists():
         raise damaged(f"{chunk.file} is missing")
-    with reading(file), open_regular(file) as shard:
+    with reading(file), open_regular(file, follow_links=False) as shard:
         if os.fstat(shard.fileno()).st_size < chunk.start + chunk.length:
             raise damaged(f"{chunk.file}: too short")
         shard.seek(chunk.start)

@@ -103,7 +103,7 @@ def test_a_link_is_not_followed_and_a_fifo_not_waited_for(tmp_path, make, words)
 
 def test_a_link_that_appears_during_the_training_is_not_followed(tmp_path, undrawn):
     (tmp_path / "mine").write_text("my own file\n")
-    with Metrics(tmp_path, options={}) as log:
+    with pytest.raises(TrainingError, match="a symbolic link"), Metrics(tmp_path, options={}) as log:
         (tmp_path / "metrics.jsonl").unlink()
         (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "mine")
         log.epoch(1, **VALUES)
