@@ -37,9 +37,6 @@ class EnrootImage(Registry):
         return (['enroot', 'import', '--output', part, 'docker://%s:%s' % (repository, self.digest)],
                 {'ENROOT_CACHE_PATH': cache, 'ENROOT_SQUASH_OPTIONS': self.recipe['mksquashfs_args']})
 
-    def check_download(self, path):
-        """enroot has made the file; it starts when it is installed."""
-
 
 class EB_PyTorchEnroot(InstalledImage, EB_PyTorchImage):
     """Support for installing a squashfs image with a module around it."""

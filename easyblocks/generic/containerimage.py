@@ -205,13 +205,12 @@ class ContainerImage(EasyBlock):
                 txt += generator.set_environment('%s_%s' % (runtime, flag), {'value': '1', 'pushenv': True})
         return txt
 
-    def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
+    def sanity_check_step(self, **kwargs):
         """Start the image, and look for its commands."""
         paths = {'files': [self.image.name] + ['bin/' + name for name in self.cfg['commands']], 'dirs': []}
         commands = ['%s exec "$SIF" sh -c "command -v %s"' % (self.image.runtime, name)
                     for name in self.cfg['commands'] or ['sh']]
-        super().sanity_check_step(custom_paths=custom_paths or paths, custom_commands=custom_commands or commands,
-                                  **kwargs)
+        super().sanity_check_step(**{'custom_paths': paths, 'custom_commands': commands, **kwargs})
 
 
 def find_runtime():
@@ -390,7 +389,8 @@ class Registry(Image):
         part = os.path.join(cache, '%d.part' % os.getpid())
         try:
             self.pull(part, cache)
-            self.check_download(part)
+            if self.EXTENSION == '.sif':  # with its digest, the runtime takes an image for any machine
+                require_image_format(part)
             self.file, self.checksum = path, compute_checksum(part)
             note = {'reference': self.reference, 'identity': self.identity, 'sha256': self.checksum}
             write_file(path + '.json', json.dumps(note, indent=2) + '\n')
@@ -422,7 +422,3 @@ class Registry(Image):
         cache = os.environ.get('APPTAINER_CACHEDIR') or os.environ.get('SINGULARITY_CACHEDIR') or cache
         return ([self.runtime, 'build', part, '%s%s@%s' % (DOCKER, self.repository, self.digest)],
                 runtime_variables(MKSQUASHFS_ARGS=self.recipe['mksquashfs_args'], CACHEDIR=cache))
-
-    def check_download(self, path):
-        """Stop if a download is not complete, or for another machine: with its digest, the runtime takes any."""
-        require_image_format(path)

@@ -127,11 +127,11 @@ class LockedVenv(EasyBlock):
             if not (PYTHON.fullmatch(name) or re.fullmatch('pip[0-9.]*', name)):
                 os.symlink(os.path.join(os.pardir, 'venv', 'bin', name), os.path.join(self.installdir, 'bin', name))
 
-    def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
+    def sanity_check_step(self, **kwargs):
         """Check that the packages fit together."""
-        paths = custom_paths or {'files': ['venv/bin/python'], 'dirs': ['bin']}
-        commands = custom_commands or [os.path.join(self.environment, 'bin', 'python') + ' -I -m pip --isolated check']
-        super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)
+        paths = {'files': ['venv/bin/python'], 'dirs': ['bin']}
+        commands = [os.path.join(self.environment, 'bin', 'python') + ' -I -m pip --isolated check']
+        super().sanity_check_step(**{'custom_paths': paths, 'custom_commands': commands, **kwargs})
 
 
 def read_lock(path):

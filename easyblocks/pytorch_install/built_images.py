@@ -23,7 +23,6 @@ from easybuild.easyblocks.generic.lockedvenv import PIN, read_lock
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import compute_checksum, mkdir, read_file, remove_file, which, write_file
 
-from pytorch_install.debian import debian_base
 from pytorch_install.images import RECORD
 from pytorch_install.programs.hold_packages import HOOK, LINE, OF_IMAGE, canonical_name
 from pytorch_install.runtime import in_image, read_json
@@ -218,6 +217,23 @@ class PackagesOnTop(BuiltImage):
     def build(self):
         verify_base(self.base)
         self.repack(self.base.image, self.wheels)
+
+
+def debian_base(release, packages, directory):
+    """Install a Debian release with some packages into a directory below `directory`; return its path."""
+    if not which('mmdebstrap'):
+        raise EasyBuildError("mmdebstrap not found on PATH: it makes the base image. Install that package")
+    base, archive = os.path.join(directory, 'base'), os.path.join(directory, 'base.tar')
+    # this host's own archives, if they have the release
+    archives = [path for path in ('/etc/apt/sources.list', '/etc/apt/sources.list.d/debian.sources')
+                if os.path.exists(path) and release in read_file(path)]
+    # for an ordinary user, mmdebstrap runs under subordinate ids, which cannot enter EasyBuild's private TMPDIR
+    run_command(['mmdebstrap', '--variant=minbase', '--include=' + ','.join(packages), release, archive, *archives],
+                {'TMPDIR': None}, work_dir=directory)
+    mkdir(base)
+    # owned by this user, without device files, which an ordinary user cannot make
+    run_command(['tar', '--extract', '--no-same-owner', '--exclude', './dev/*', '--file', archive, '--directory', base])
+    return base
 
 
 def base_dependency(easyconfig):
