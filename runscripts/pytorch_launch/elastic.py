@@ -87,8 +87,8 @@ def meeting_options(arguments, env):
 
 
 def known_marks(arguments, env):
-    """Variables of nodes that this command may have: torchrun's own, and all if the user says where the nodes meet."""
-    return OF_NODES if PLACES.intersection(meeting_options(arguments, env)) else OF_NODES[:1]
+    """Variables of nodes that this command may have: torchrun's own; all if the user says where nodes meet, or not."""
+    return OF_NODES if {"standalone", *PLACES}.intersection(meeting_options(arguments, env)) else OF_NODES[:1]
 
 
 def _check_options(given, world):

@@ -81,11 +81,9 @@ def make_plan(env, node=None, *, virtual=False, known=()):
     if world.local_rank == 0:  # it reports what all ranks of its node would report
         warnings += [*cache_warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:
-        # torchrun-distributed has reported the others
-        once = (
-            [] if world.exported else [*python.warnings, *removed_variables(env), *openmp_warnings(env, placement.cpus)]
-        )
-        warnings += [*isolation_warnings, *([] if python.prefix else shadowing(env)), *once]
+        warnings += [*isolation_warnings, *([] if python.prefix else shadowing(env))]
+        if not world.exported:  # torchrun-distributed has reported these
+            warnings += [*python.warnings, *removed_variables(env), *openmp_warnings(env, placement.cpus)]
     return Plan(
         env=env,
         world=world,

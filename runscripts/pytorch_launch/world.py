@@ -107,10 +107,8 @@ def in_job(env):
 
 def is_first_task_of_node(env):
     """Whether `env` is of the first task of a launch on this node, or outside any launch."""
-    for name in ("FLUX_TASK_LOCAL_ID", "PALS_LOCAL_RANKID"):
-        if env.get(name):
-            return env[name] == "0"
-    return not env.get("SLURM_STEP_ID") or env.get("SLURM_LOCALID", "0") == "0"
+    names = ("FLUX_TASK_LOCAL_ID", "PALS_LOCAL_RANKID", "SLURM_LOCALID")
+    return next((env[name] for name in names if env.get(name)), "0") == "0"
 
 
 def number(env, name):

@@ -89,6 +89,7 @@ TWO, PLACE = {"AWS_BATCH_JOB_NUM_NODES": "2"}, "--nnodes=2 --rdzv-endpoint=first
         ({"PET_NNODES": "2", "PET_MASTER_ADDR": "first", "PET_NODE_RANK": "1"}, "", "--nproc-per-node=1"),
         (TWO, "--nnodes=2 --node-rank=1 --master-addr=first", "--nproc-per-node=1"),
         (TWO, PLACE, "--nproc-per-node=1 --rdzv-backend=c10d"),
+        (TWO, "--standalone", None),
     ],
 )
 def test_nodes_of_a_cloud_meet_where_the_user_says(run, run_unchecked, agent, changes, options, ours):
