@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -125,7 +126,8 @@ def check_groups(ranks: Ranks, length: int) -> str:
 
 def check(options: argparse.Namespace, ranks: Ranks) -> bool:
     """Run all checks; return on every rank whether all passed. Only rank 0 prints."""
-    ranks.meet()
+    ranks.hosts = ranks.gather(platform.node())
+    ranks.nodes = list(dict.fromkeys(ranks.hosts))
     thresholds = allreduce.applicable_thresholds(ranks, options.threshold)
     sizes = message_sizes(options.max_size, thresholds)
 

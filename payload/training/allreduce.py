@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import sys
 import threading
@@ -33,7 +32,7 @@ POLL_SECONDS = 0.1  # between two polls for answers
 
 
 class Ranks:
-    """The ranks of this run; create it once on each, inside the process group, then ``meet``.
+    """The ranks of this run; create it once on each, inside the process group.
 
     ``gather`` uses TCP between CPUs: with NCCL, the results do not depend on the network under test. A collective that
     fails does so on all waiting ranks at about the same time: when the time limit of its group expires, or when the
@@ -48,11 +47,7 @@ class Ranks:
         self.task = ""
         self.store = dist.PrefixStore("answers", dist.distributed_c10d._get_default_store())
         self.hosts = ["host unknown"] * self.size
-
-    def meet(self) -> None:
-        """Learn the hosts of all ranks."""
-        self.hosts = self.gather(platform.node())
-        self.nodes = list(dict.fromkeys(self.hosts))
+        self.nodes: list[str] = []
 
     def gather(self, value):
         """Return the values of all ranks, in their order, on every rank; it waits for all of them."""

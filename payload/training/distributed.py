@@ -54,11 +54,6 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
     """
     rank, size, local_rank = read_ranks(environment)
     device = select_device(use_gpu, local_rank)
-    if device.type == "xpu" and not getattr(dist, "is_xccl_available", bool)():
-        raise TrainingError(
-            f"--gpu: torch {torch.__version__} has no XCCL, the collectives of Intel's GPUs. Use torch 2.8 or newer, "
-            "built for them, or omit --gpu"
-        )
     limit = timedelta(seconds=timeout)
     host_group = None
     try:
@@ -74,15 +69,10 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
             host_group = dist.new_group(backend="gloo", timeout=limit)
     except (RuntimeError, ValueError) as error:
         address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} (MASTER_ADDR:MASTER_PORT)"
-        fault = (
-            f"rendezvous at {address} timed out after {timeout:g} s. Check that "
-            f"all {size} ranks started and can reach it ({str(error).splitlines()[0]})"
-        )
+        reason, remedy = str(error).splitlines()[0], f"Check that all {size} ranks started and can reach it"
         if "EADDRINUSE" in str(error):
-            fault = (
-                f"{address} is in use by another process. Start again, or export another MASTER_PORT for this launch"
-            )
-        raise TrainingError(fault) from None
+            reason, remedy = "in use by another process", "Start again, or export another MASTER_PORT"
+        raise TrainingError(f"no rendezvous at {address} within {timeout:g} s: {reason}. {remedy}") from None
     with leave_afterwards(device.type == "cuda"):
         yield World(rank, size, device, host_group)
 
