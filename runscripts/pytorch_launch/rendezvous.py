@@ -139,12 +139,10 @@ def _port(env, world, number):
         return free_port(number)
     if number is not None:
         return LOWEST_PORT + number % SPAN
-    remedy = _on_all_ranks(env, "a MASTER_PORT")
+    fault, remedy = f"{world.source} passes no number to its ranks for a port", _on_all_ranks(env, "a MASTER_PORT")
     if not world.spans_nodes:
         remedy = "export MASTER_PORT before the launch; in a container, omit --pid and --containall"
-    raise RendezvousError(
-        f"{world.source} passes no number to its ranks to compute a port from", remedy, rank=world.rank
-    )
+    raise RendezvousError(fault, remedy, rank=world.rank)
 
 
 def _on_all_ranks(env, variable):

@@ -31,9 +31,7 @@ SPECIAL_STEPS = {"-6": INTERACTIVE, "-5": BATCH_SCRIPT}
 OF_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", TASKS, "SLURM_NODEID")
 
 #: Where a rank cannot know the node of rank 0.
-HETEROGENEOUS = (
-    "export MASTER_ADDR=<first node of the first component> before srun, or start the components as a heterogeneous job"
-)
+HETEROGENEOUS = "export MASTER_ADDR=<node of rank 0> before srun, or start the components as a heterogeneous job"
 
 
 class OtherStepError(WorldError):
@@ -212,14 +210,11 @@ def _tasks_per_node(env):
 def _masks(env, size):
     """The masks of the tasks on this node, which Slurm or the user chose, in Slurm's numbers; None if not known."""
     kind, entries = env.get("SLURM_CPU_BIND_TYPE"), env.get("SLURM_CPU_BIND_LIST", "").split(",")
+    if kind not in ("map_cpu:", "mask_cpu:"):
+        return None
     try:
-        if kind == "map_cpu:":
-            masks = [{int(entry, 0)} for entry in entries]
-        elif kind == "mask_cpu:":
-            bits = [int(entry, 16) for entry in entries]
-            masks = [{cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1} for mask in bits]
-        else:
-            return None
+        masks = [1 << int(entry, 0) if kind == "map_cpu:" else int(entry, 16) for entry in entries]
     except ValueError:
         return None
-    return [masks[task % len(masks)] for task in range(size)]
+    sets = [{cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1} for mask in masks]
+    return [sets[task % len(sets)] for task in range(size)]
