@@ -51,15 +51,6 @@ def test_a_copy_under_another_name_in_a_sites_own_directory_works(use):
     assert use("ours", text, "$NCCL_IB_HCA $PYTORCH_MULTI_NODE_NCCL_NET") == "=mlx5_0,mlx5_1 IB\n"
 
 
-def test_a_copy_without_the_file_beside_it_reports_which_one_is_missing(modules, tmp_path):
-    directory = tmp_path / "cluster"
-    directory.mkdir()
-    (directory / "ours").write_text(profile("local"))
-    result = modules.run_unchecked("module load cluster/ours", tmp_path)
-    assert result.returncode
-    assert f"{directory}/.policy.tcl" in "".join(result.stderr.split())
-
-
 SHOW = "$SLURM_KILL_BAD_EXIT $PYTORCH_DISTRIBUTED_RES_OPTIONS"
 
 

@@ -51,26 +51,6 @@ def test_another_version_replaces_the_first_or_is_refused_with_a_message(written
     assert snapshot(after) == snapshot(before)
 
 
-@pytest.mark.parametrize(
-    "own", [OWN["nothing"], pytest.param(OWN["signs"], marks=pytest.mark.thorough)], ids=["nothing", "signs"]
-)
-def test_switching_is_unloading_and_loading(written, own, tmp_path):
-    container, venv = written[CONTAINER], written[VENV]
-    script, before, first, second, switched, back, after = recorded(
-        tmp_path,
-        own,
-        f"module load {container.name}",
-        f"module unload {container.name}; module load {venv.name}",
-        f"module unload {venv.name}; module load {container.name}; module switch {container.name} {venv.name}",
-        f"module switch {venv.name} {container.name}",
-        f"module unload {container.name}",
-    )
-    container.run(script)
-    assert values(switched) == values(second)
-    assert values(back) == values(first)
-    assert snapshot(after) == snapshot(before)
-
-
 def test_a_pytorch_module_of_another_origin_is_not_loaded_beside_ours(site, tmp_path):
     (tmp_path / "pytorch").mkdir()
     (tmp_path / "pytorch" / "1.0").write_text("#%Module\nsetenv THEIRS 1\n")

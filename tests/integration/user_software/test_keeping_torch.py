@@ -66,12 +66,6 @@ def test_own_environments_get_the_latest_release_that_fits_and_the_modules_torch
     assert "Take 0.28.0+cpu from PyTorch's index" in output
 
 
-@pytest.mark.parametrize("keeping", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
-def test_an_environment_without_the_modules_packages_is_as_without_the_module(keeping):
-    output = keeping(f"python -m venv plain; source plain/bin/activate; pip install -q accelerate; {LIST}")
-    assert [line.split() for line in output.splitlines()] == [["accelerate", "1.15.0"], ["torch", "2.15.0"]]
-
-
 @pytest.mark.parametrize("keeping", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_uv_does_as_pip_in_projects_and_scripts_too(keeping, index):
     if not shutil.which("uv"):

@@ -76,28 +76,6 @@ srun -n1 {IMPORT}; module load PyTorch/2.13.0-mine; srun -n1 {IMPORT}; echo $SIN
     assert mounted in output.splitlines()[-1]
 
 
-def test_after_kill_9_during_mksquashfs_the_directory_is_still_used_and_the_next_call_succeeds(installation, wheels):
-    real = shutil.which("mksquashfs")
-    stuck = wheels / "mksquashfs"
-    stuck.write_text(f'#!/bin/bash\n{real} "$@"; [[ $1 = -* ]] || {{ touch {wheels}/packed; sleep 600; }}\n')
-    stuck.chmod(0o755)
-    output = installation.run(
-        f"""{pip_install(wheels)} >/dev/null
-PATH={wheels}:$PATH setsid make-squashfs & command=$!
-while [ ! -e {wheels}/packed ]; do kill -0 $command; sleep 0.05; done
-ls {installation.store}; ls {installation.store}/.2.13.0-mine.work
-kill -9 $command; make-squashfs 2>&1 || echo status $?
-kill -9 -- -$command; wait $command || echo ended $?
-module load PyTorch/2.13.0-mine; {IMPORT}; make-squashfs >/dev/null; module load PyTorch/2.13.0-mine; {IMPORT}"""
-    )
-    assert output.startswith("2.13.0-mine\n2.13.0-mine.commands\npacked\n")
-    assert "make-squashfs: another process is packing or unpacking" in output  # the program that it started still is
-    assert "status 1\n" in output
-    assert "ended 137\n" in output
-    assert output.count(THERE) == 2
-    assert not list(installation.store.glob(".*.work"))
-
-
 def test_a_full_disk_is_one_line_of_error_and_the_packages_stay_in_use(installation, wheels):
     if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("only who may mount a file system can fill a small one")

@@ -172,14 +172,3 @@ def test_the_installation_is_read_by_checks_alone(monkeypatch, tmp_path):
 def test_a_switch_that_is_neither_0_nor_1_is_the_users(doctor, installation):
     done = doctor("--only", "torch", PYTORCH_LAUNCH_KEEP_PATHS="false", **installation())
     assert "PYTORCH_LAUNCH_KEEP_PATHS=false is neither 0 nor 1" in done.stdout and "bug" not in done.stdout
-
-
-def test_a_recipe_that_cannot_be_read_holds_up_nothing(installation, doctor):
-    """Neither a FIFO, nor a file system that never answers, which each check meets within its deadline."""
-    env = installation()
-    recipe_file = Path(env["EBROOTPYTORCH"], "easybuild", "PyTorch-2.13.0.eb")
-    recipe_file.unlink()
-    os.mkfifo(recipe_file)
-    done = doctor("--timeout", "200", "--only", "module", **env)
-    assert done.returncode == 0, done.stdout
-    assert "(venv)" in done.stdout
