@@ -179,7 +179,7 @@ class EB_PyTorchModule(EasyBlock):
         base = interface.user_base(self.name, self.full_version, self.installdir)
         return {'packages': '%(directory)s-%(identity)s' % base,
                 'binds': [install_path('software'), install_path('data'), *self.cfg.get('binds', [])],
-                'files': interface.CONNECTION_FILES + interface.CACHES, 'gpu': self.cfg['gpu']}
+                'files': interface.FILES, 'gpu': self.cfg['gpu']}
 
     def make_module_extra(self, *args, **kwargs):
         """Add the interface that all runtimes share; unloading restores the user's own values."""
