@@ -97,13 +97,17 @@ def change_removal(packages, versions):
 
 
 def explain_builds():
-    """Let pip print what to do if a build looks for a torch that it does not require."""
-    from pip._internal.exceptions import DiagnosticPipError
+    """Let pip print what to do if a build looks for a torch that it does not require, or is of a source of ours."""
+    from pip._internal.exceptions import DiagnosticPipError, InstallationError
 
     make = DiagnosticPipError.__init__
 
     def make_with_hint(error, **options):
-        if "No module named 'torch'" in str(options.get('context')):
+        output = str(options.get('context'))
+        refused = re.search(r".* does not load beside the PyTorch module's torch .*", output)
+        if refused:
+            raise InstallationError(refused[0].strip())
+        if "No module named 'torch'" in output:
             options['hint_stmt'] = ALONE
         make(error, **options)
 
