@@ -152,12 +152,10 @@ def openmp_warnings(env, cpus):
 
 def conditional(env, world):
     """The module's variables for worlds like this one, without those that the user has exported."""
-    prefixes = [DISTRIBUTED] if world.size > 1 else []
-    if world.spans_nodes:
-        prefixes.insert(0, MULTI_NODE)
-    elif world.allocation[1] == 1:  # otherwise it may launch ranks on all nodes, which inherit its environment
-        prefixes.insert(0, ONE_NODE)
-    found = [(name[len(each) :], env[name]) for each in prefixes for name in env if name.startswith(each)]
+    # in an allocation of several nodes one process may launch ranks on all of them, which inherit its environment
+    prefixes = [MULTI_NODE] if world.spans_nodes else [ONE_NODE] if world.allocation[1] == 1 else []
+    prefixes += [DISTRIBUTED] if world.size > 1 else []
+    found = {name[len(each) :]: env[name] for each in prefixes for name in env if name.startswith(each)}
     # a shell can have no variable of another name, which env(1) can; str.isascii came with Python 3.7
-    names = {name for name, _ in found if name.isidentifier() and len(name.encode()) == len(name)}
-    return {name: value for name, value in found if name in names.difference(env)}
+    names = {name for name in found if name.isidentifier() and len(name.encode()) == len(name)}
+    return {name: found[name] for name in found if name in names.difference(env)}
