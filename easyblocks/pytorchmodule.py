@@ -196,8 +196,8 @@ class EB_PyTorchModule(EasyBlock):
 
     def sanity_check_step(self, **kwargs):
         """Run torch and the payload with the runtime."""
-        # EasyBuild itself may run from an environment, which is active but not for the module
-        os.environ['PYTORCH_LAUNCH_ACTIVE'] = '0'
+        # EasyBuild itself may run from an environment, which is active but not for the module; it resets os.environ
+        self.tweaked_env_vars['PYTORCH_LAUNCH_ACTIVE'] = '0'
         launch = self.launch_in_test()
         commands = [launch + 'conda-python-distributed -c "%s"' % (CHECK % self.version),
                     launch + 'conda-python-simple "$PAYLOAD"/mnist_ddp.py --help']

@@ -40,6 +40,7 @@ def test_help_and_sanity_check_enter_the_image_with_the_runtime_of_this_host(
         lambda *_, custom_commands, **__: commands.extend(custom_commands),
     )
     app.sanity_check_step()
+    assert app.tweaked_env_vars["PYTORCH_LAUNCH_ACTIVE"] == "0"  # EasyBuild's own environment may be on PATH
     assert len(commands) == 2
     assert all(command.startswith(f'{runtime} exec --bind "$TMPDIR" "$SIF" conda-') for command in commands)
 
