@@ -41,21 +41,25 @@ def choose_rendezvous(env, world, node):
 
 
 def check_address(env, world, root):
-    """A list of Problems: what is unlikely about an exported address, compared as text, never looked up.
+    """A list of Problems: what is unlikely about exported addresses; names are compared as text, never looked up.
 
     Other names and addresses are taken, as sites have aliases. Raises RendezvousError for what cannot work.
     """
+    elsewhere, problems = "is on each node another host, and the ranks are on several nodes", []
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        if world.spans_nodes and world.rank == 0 and env.get(name) in ("lo", "=lo"):
+            problems.append(Problem(f"{name}={env[name]} {elsewhere}", f"unset {name}"))
     address = env.get("MASTER_ADDR")
     if not address:
-        return []
+        return problems
     exported, short = f"MASTER_ADDR={address}", address.partition(".")[0]
     is_here = short == world.node.partition(".")[0]
     if set(address) - set(ADDRESS_CHARACTERS) or address.count(":") == 1:
         fault, remedy = "is not one host's name or address", "export it without protocol, port, brackets and quotes"
         raise RendezvousError(f"{exported} {fault}", remedy, rank=world.rank)
     if world.spans_nodes and short.lower() in LOOPBACKS:
-        fault = f"{exported} is on each node another host, and the ranks are on several nodes"
-        raise RendezvousError(fault, "unset MASTER_ADDR, or export what all nodes can reach", rank=world.rank)
+        remedy = "unset MASTER_ADDR, or export what all nodes can reach"
+        raise RendezvousError(f"{exported} {elsewhere}", remedy, rank=world.rank)
     # `export MASTER_ADDR=$(hostname)` in each task. The first rank of a node is not on that of rank 0, which has this
     # name there, and reports nothing.
     if is_here and world.rank > world.local_rank == 0 and world.first_host not in (None, world.node):
@@ -65,11 +69,11 @@ def check_address(env, world, root):
         return []
     if exists(f"{root}/sys/class/net/{address}"):
         remedy = "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
-        return [Problem(f"{exported} is the name of a network interface", remedy)]
-    if not is_here and is_node_of_job(env, address):
+        problems.append(Problem(f"{exported} is the name of a network interface", remedy))
+    elif not is_here and is_node_of_job(env, address):
         fault = f"{exported} is another node of this job than {world.node}, where rank 0 runs"
-        return [Problem(fault, "unset MASTER_ADDR")]
-    return []
+        problems.append(Problem(fault, "unset MASTER_ADDR"))
+    return problems
 
 
 def identify(world, node):

@@ -205,6 +205,16 @@ def test_the_loopback_is_no_place_for_ranks_on_several_nodes(step, address):
         assert check_address({**env, **exported}, discover(env, "vm"), "") == []
 
 
+@pytest.mark.parametrize(("name", "value"), [("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "=lo")])
+def test_the_interface_of_the_loopback_is_a_warning_of_rank_0(step, name, value):
+    """The program may use the other backend."""
+    for env, count in ((step, 0), ({**step, **RANK_0}, 1), ({}, 0)):
+        problems = check_address({**env, name: value}, discover(env, "vm"), "")
+        assert [f"{name}={value} is on each node another host" in str(problem) for problem in problems] == [
+            True
+        ] * count
+
+
 @pytest.mark.parametrize(
     ("address", "warning"),
     [
