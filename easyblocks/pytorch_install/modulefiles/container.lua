@@ -1,12 +1,9 @@
 
 -- The installed image. If it does not exist, a copy in a directory of the site.
-local places = { pathJoin(root, "%(image)s") }
-for _, directory in ipairs({ %(central_images)s }) do
+local places, image = {}, nil
+for _, directory in ipairs({ root, %(central_images)s }) do
     table.insert(places, pathJoin(directory, "%(image)s"))
-end
-local image
-for _, place in ipairs(places) do
-    image = image or (isFile(place) and place)
+    image = image or (isFile(places[#places]) and places[#places])
 end
 if mode() == "load" and not image then
     LmodError("image not found: " .. table.concat(places, " or ")

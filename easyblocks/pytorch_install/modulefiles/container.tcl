@@ -1,15 +1,8 @@
 
 # The installed image. If it does not exist, a copy in a directory of the site.
-set places [list [file join $root "%(image)s"]]
-foreach directory [list %(central_images)s] {
-    lappend places [file join $directory "%(image)s"]
-}
-set image [lindex $places 0]
-foreach place [lreverse $places] {
-    if {[file isfile $place]} {
-        set image $place
-    }
-}
+set places [lmap directory [list $root %(central_images)s] {file join $directory "%(image)s"}]
+set present [lmap place $places {expr {[file isfile $place] ? $place : [continue]}}]
+set image [lindex [concat $present $places] 0]
 if {[module-info mode load] && ![file isfile $image]} {
     # the third argument prevents a stack trace of Environment Modules
     error "image not found: [join $places { or }]. Install it again with `eb --rebuild %(easyconfig)s`" {} \
