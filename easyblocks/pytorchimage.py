@@ -109,5 +109,5 @@ class EB_PyTorchImage(EB_PyTorchModule):
         variables = {name: value % values for name, value in ENGINES[self.ENGINE].variables.items()}
         txt = super().make_module_extra(*args, **kwargs)
         if ENGINES[self.ENGINE].mounts:
-            txt += interface.template(generator, 'mounts', {'binds': self.cfg['binds']})
+            txt += interface.template(generator, 'mounts', {'binds': self.cfg['binds']}, **interface.places())
         return txt + interface.pushenv(generator, {name: value for name, value in variables.items() if value})

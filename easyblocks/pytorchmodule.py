@@ -13,7 +13,7 @@ import sys
 from easybuild.framework.easyblock import EasyBlock, StopException
 from easybuild.framework.easyconfig import CUSTOM, MANDATORY
 from easybuild.tools.build_log import EasyBuildError, print_msg
-from easybuild.tools.config import build_option, install_path
+from easybuild.tools.config import build_option
 from easybuild.tools.filetools import adjust_permissions, change_dir, remove_file
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
@@ -178,7 +178,7 @@ class EB_PyTorchModule(EasyBlock):
         """Values of libexec/enter for commands that start without the module: texts and lists, by their names."""
         base = interface.user_base(self.name, self.full_version, self.installdir)
         return {'packages': '%(directory)s-%(identity)s' % base,
-                'binds': [install_path('software'), install_path('data'), *self.cfg.get('binds', [])],
+                'binds': [*interface.places().values(), *self.cfg.get('binds', [])],
                 'files': interface.FILES, 'gpu': self.cfg['gpu']}
 
     def make_module_extra(self, *args, **kwargs):

@@ -105,9 +105,14 @@ def image_interface(generator, recipe, image, user_software):
     lists = {'central_images': recipe['central_images'], 'binds': recipe['binds'], 'files': FILES}
     return ''.join(installed(generator, flag, '1', relpath=False) for flag in flags) + template(
         generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path), of_images=OF_IMAGES,
-        user_software=user_software) + template(
+        user_software=user_software, **places()) + template(
             generator, 'commands', {'directories': []}, users='commands',
             more=':%s.commands' % user_software)  # links that libexec/enter makes
+
+
+def places():
+    """Where EasyBuild puts software and data, which images see."""
+    return {name: install_path(name) for name in ('software', 'data')}
 
 
 def conflicts(generator, names):
@@ -134,7 +139,6 @@ def template(generator, name, lists=None, **values):
     if not os.path.exists(path):
         return ''
     separator = {'Lua': ', ', 'Tcl': ' '}[generator.SYNTAX]
-    values = {'software': install_path('software'), 'data': install_path('data'), **values}
     # a template has texts in quotation marks, some together with other words
     values = {key: quoted(generator, value)[1:-1] for key, value in values.items()}
     for key, texts in (lists or {}).items():
