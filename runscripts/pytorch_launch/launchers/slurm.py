@@ -24,8 +24,7 @@ STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", STEP_NODES)
 
 # The steps of a shell that salloc starts on the first node (LaunchParameters=use_interactive_step; slurm.h), and of a
 # batch script. Slurm 26.05 writes them as negative numbers.
-INTERACTIVE, BATCH_SCRIPT = "4294967290", "4294967291"
-SPECIAL_STEPS = {"-6": INTERACTIVE, "-5": BATCH_SCRIPT}
+INTERACTIVE, BATCH_SCRIPT = ("4294967290", "-6"), ("4294967291", "-5")
 
 #: The variables of srun(1) with the values of OF_TORCH.
 OF_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", TASKS, "SLURM_NODEID")
@@ -43,11 +42,10 @@ def step(env, hostname):
 
     A step may have fewer nodes than its job, so the job's variables are never read.
     """
-    env = _with_number(env)
     layout = _layout(env)
     if layout is None:
         return None
-    first, local_size, has_components = layout
+    (first, local_size, has_components), is_interactive = layout, env["SLURM_STEP_ID"] in INTERACTIVE
     world = make_world(
         env,
         OF_SRUN,
@@ -56,14 +54,14 @@ def step(env, hostname):
         first_host=first,
         source=f"Slurm step {env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}",
         job=number(env, "SLURM_JOB_ID"),
-        step=number(env, "SLURM_STEP_ID"),
+        step=int(INTERACTIVE[0]) if is_interactive else number(env, "SLURM_STEP_ID"),
         # the components of a heterogeneous step have reservations of their own
         reserved_port=None if has_components else _reserved_port(env),
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
         cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
         masks=_masks(env, local_size),
         unbound=env.get("SLURM_CPU_BIND_TYPE") == "none",
-        allocation=job_allocation(env) if env["SLURM_STEP_ID"] == INTERACTIVE else (1, 1, ""),
+        allocation=job_allocation(env) if is_interactive else (1, 1, ""),
     )
     if world.size > 1 and env.get("SLURM_PTY_PORT") and _is_typed():
         fault = f"this shell is one of {world.size} tasks of {world.source}"
@@ -74,7 +72,6 @@ def step(env, hostname):
 
 def master(env):
     """The node of rank 0 of this step, else the first of the job. Raises WorldError, NodeListError."""
-    env = _with_number(env)
     layout = _layout(env)
     if layout is None:
         # of a step that is not this process's, the list does not count
@@ -90,7 +87,7 @@ def master(env):
 def step_of_others(env):
     """The size of a step that this process inherited, as text; None if there is none, or it is 1 as well."""
     name = "SLURM_STEP_NUM_TASKS"
-    return f"{name}={env[name]}" if _has_marks(_with_number(env)) and env[name] != "1" else None
+    return f"{name}={env[name]}" if _has_marks(env) and env[name] != "1" else None
 
 
 def job_allocation(env):
@@ -99,12 +96,6 @@ def job_allocation(env):
         optional_number(env, name) or 1 for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "SLURM_HET_SIZE")
     )
     return tasks, max(nodes, components), "srun"
-
-
-def _with_number(env):
-    """`env` with the number of its step as SLURM_STEP_ID alone, "" outside a step."""
-    step = env.get("SLURM_STEP_ID") or ""
-    return {**env, "SLURM_STEP_ID": SPECIAL_STEPS.get(step, step)}
 
 
 def _has_marks(env):
@@ -117,7 +108,7 @@ def _layout(env):
     A batch script that was submitted from inside a step inherits the variables of that step, without the number of
     their job. The title of the process that started it names its own.
     """
-    if not _has_marks(env) or env["SLURM_STEP_ID"] == BATCH_SCRIPT:
+    if not _has_marks(env) or env["SLURM_STEP_ID"] in BATCH_SCRIPT:
         return None
     may_be_script = all(env.get(name, "0") == "0" for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"))
     if may_be_script and is_batch_script(env):
@@ -151,7 +142,7 @@ def _nodes(env):
     """
     size, node_rank, local_rank = (number(env, f"SLURM_{name}") for name in ("STEP_NUM_TASKS", "NODEID", "LOCALID"))
     # the shell of salloc has the tasks of its job there
-    if env.get("SLURM_NTASKS", str(size)) not in ("", str(size)) and env["SLURM_STEP_ID"] != INTERACTIVE:
+    if env.get("SLURM_NTASKS", str(size)) not in ("", str(size)) and env["SLURM_STEP_ID"] not in INTERACTIVE:
         raise OtherStepError(f"SLURM_NTASKS={env['SLURM_NTASKS']} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
     nodes, counts, node = read_list(env, STEP_NODES), _tasks_per_node(env), env.get("SLURMD_NODENAME")
     if node and node not in nodes:

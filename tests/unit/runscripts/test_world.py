@@ -203,6 +203,7 @@ FAULTS = [
     ("", "SLURM_LOCALID=1", "SLURM_LOCALID=1: ranks of a launcher that is not"),
     ("", "SLURM_NODEID=1 SLURM_PROCID=0", "SLURM_NODEID=1: ranks of a launcher that is not"),
     ("", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_TASKS=2: ranks of a launcher that is not"),
+    ("", "SLURM_PROCID=3 PMI_RANK=0 PMI_SIZE=1", "SLURM_PROCID=3: ranks of a launcher that is not"),
     ("step", "-SLURM_LOCALID", "SLURM_LOCALID is not set"),
     ("step", "-SLURM_NODEID", "SLURM_NODEID is not set"),
     ("step", "-SLURM_JOB_ID", "SLURM_JOB_ID is not set"),
