@@ -69,7 +69,7 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
             host_group = dist.new_group(backend="gloo", timeout=limit)
     except (RuntimeError, ValueError) as error:
         address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} (MASTER_ADDR:MASTER_PORT)"
-        reason, remedy = str(error).splitlines()[0], f"Check that all {size} ranks started and can reach it"
+        reason, remedy = str(error).splitlines()[0].rstrip("."), f"Check that all {size} ranks started and can reach it"
         if "EADDRINUSE" in str(error):
             reason, remedy = "in use by another process", "Start again, or export another MASTER_PORT"
         raise TrainingError(f"no rendezvous at {address} within {timeout:g} s: {reason}. {remedy}") from None
