@@ -132,7 +132,7 @@ def test_nccl_writes_its_log_where_the_all_reduce_check_reads_it():
 import os, sys
 sys.path.insert(0, {str(TREE / "payload")!r})
 import allreduce_check as check
-read = check.allreduce.log_nccl(os.environ)
+read = check.log_nccl(os.environ)
 {PROBE}
 print(read())
 """

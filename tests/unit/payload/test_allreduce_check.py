@@ -4,8 +4,8 @@ import re
 
 import allreduce_check as check
 import pytest
+from allreduce_check import Threshold
 from launching import run_code
-from training.allreduce import Threshold
 
 RUN = """
 import allreduce_check as check
@@ -83,7 +83,6 @@ def test_options_take_precedence_over_the_profile_and_the_defaults_of_a_quick_ch
 ANSWERS = """
 import types
 from contextlib import suppress
-from training import allreduce as who_answers
 
 class Counted(check.Ranks):
     def wait_for(self, what):
@@ -95,14 +94,14 @@ class Counted(check.Ranks):
         def monotonic():
             answers.append(sum(map(self.is_here, range(self.size))))
             return seconds if answers[-2] == self.size - 1 else 0
-        who_answers.time = types.SimpleNamespace(sleep=time.sleep, monotonic=monotonic)
+        check.time = types.SimpleNamespace(sleep=time.sleep, monotonic=monotonic)
         names = super().missing(seconds)
         with suppress(RuntimeError):
             self.store.add("knows", 1)
-        who_answers.time = types.SimpleNamespace(sleep=lambda _: self.wait_for("knows"))
+        check.time = types.SimpleNamespace(sleep=lambda _: self.wait_for("knows"))
         return names
 
-who_answers.ANSWER_SECONDS = 300
+check.ANSWER_SECONDS = 300
 check.Ranks = Counted
 """
 

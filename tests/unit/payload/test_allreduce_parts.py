@@ -5,11 +5,10 @@ import os
 import threading
 from pathlib import Path
 
+import allreduce_check
 import pytest
 import torch
-from allreduce_check import message_sizes, sum_of
-from training import allreduce
-from training.allreduce import (
+from allreduce_check import (
     Ranks,
     Threshold,
     applicable_thresholds,
@@ -17,10 +16,12 @@ from training.allreduce import (
     check_network,
     last_warning,
     log_nccl,
+    message_sizes,
     read_nccl_log,
     read_size,
     read_thresholds,
     show_size,
+    sum_of,
 )
 
 
@@ -91,7 +92,7 @@ def test_a_call_or_a_collective_on_a_device_that_never_ends_ends_the_process(mon
     """As on LUMI: https://github.com/lumi-ai-factory/laifs-container-recipes/issues/44."""
     ended = threading.Event()
     monkeypatch.setattr(os, "_exit", lambda _: ended.set())
-    monkeypatch.setattr(allreduce, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(allreduce_check, "WATCH_SECONDS", 0.01)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: ended.wait(60))
     ranks = FakeRanks(["n1", "n2"])
     ranks.device, ranks.timeout, ranks.task = torch.device("cuda", 0), 0.1, task
@@ -106,7 +107,7 @@ def test_a_call_or_a_collective_on_a_device_that_never_ends_ends_the_process(mon
 
 
 def test_after_the_checks_and_between_cpus_no_call_is_watched(monkeypatch):
-    monkeypatch.setattr(allreduce, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(allreduce_check, "WATCH_SECONDS", 0.01)
     before = set(threading.enumerate())
     ranks = FakeRanks(["n1", "n2"])
     with ranks.watch_calls():

@@ -9,9 +9,9 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 import torch.distributed as dist
+from allreduce_check import Ranks
 from launching import run_code, run_ranks
 from training import TrainingError
-from training.allreduce import Ranks
 from training.data import digits_set, fingerprint
 from training.distributed import process_group, read_ranks, select_device
 

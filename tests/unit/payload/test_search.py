@@ -10,9 +10,8 @@ from unittest.mock import MagicMock
 import pytest
 import search
 from launching import PAYLOAD, Ranks, start_python
+from search import is_running, last_value, lock_trial, remove_incomplete_line, start_training
 from training import TrainingError
-from training import search as files
-from training.search import is_running, last_value, lock_trial, start_training
 
 
 def arguments(*more):
@@ -108,12 +107,12 @@ def test_a_trial_counts_by_the_metric_of_its_last_epoch_if_it_is_a_finite_number
 
 def test_a_journal_that_a_full_disk_cut_short_loses_no_more_than_that_line_and_reports_it(tmp_path, capsys):
     path = tmp_path / "study.journal"
-    files.remove_incomplete_line(path)
+    remove_incomplete_line(path)
     assert not path.exists()
     path.write_text('{"op_code": 0}\n{"op_code": 4}\n{"op_co')
-    files.remove_incomplete_line(path)
+    remove_incomplete_line(path)
     assert capsys.readouterr().out == f"{path}: removed an incomplete last line\n"
-    files.remove_incomplete_line(path)
+    remove_incomplete_line(path)
     assert path.read_text() == '{"op_code": 0}\n{"op_code": 4}\n'
     assert capsys.readouterr().out == ""
 
@@ -124,7 +123,7 @@ def test_a_link_to_a_file_of_another_program_is_not_followed(tmp_path):
     for name in ("study.journal", "log"):
         (tmp_path / name).symlink_to(other)
     with pytest.raises(TrainingError, match="a symbolic link, which is not followed"):
-        files.remove_incomplete_line(tmp_path / "study.journal")
+        remove_incomplete_line(tmp_path / "study.journal")
     with lock_trial(tmp_path) as lock, pytest.raises(OSError, match="Too many levels of symbolic links"):
         start_training([__file__], tmp_path, {}, lock)
     assert other.read_text() == "precious"
