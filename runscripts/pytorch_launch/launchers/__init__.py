@@ -113,13 +113,14 @@ TASK_NUMBERS = {
     **dict.fromkeys(("VC_TASK_INDEX", "VK_TASK_INDEX", "PET_NODE_RANK"), "0"),
 }
 # Beginnings and ends of variables with the number of nodes or processes, or a list of them; of one row they add up:
-# AWS Batch (user guide, "Multi-node parallel jobs"), SageMaker (sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md),
-# Volcano (its plugins `env` and `svc`, a number for each task of the job), Kubeflow (torchrun(1) reads them).
+# Kubeflow (torchrun(1) reads them), AWS Batch (user guide, "Multi-node parallel jobs"), SageMaker (its toolkit,
+# ENVIRONMENT_VARIABLES.md), Volcano (its plugin `svc`, a number for each task of the job), SkyPilot ("Distributed
+# Multi-Node Jobs"), dstack ("Distributed tasks"), Azure Machine Learning.
 COUNTS = (
-    *(("AWS_BATCH_JOB_", "NUM_NODES"), ("SM_", "HOSTS"), ("VC_", "_NUM")),
-    *(("PET_", "NNODES"), ("PET_", "NPROC_PER_NODE")),
+    *(("PET_", "NNODES"), ("PET_", "NPROC_PER_NODE"), ("AWS_BATCH_JOB_", "NUM_NODES"), ("SM_", "HOSTS")),
+    *(("VC_", "_NUM"), ("SKYPILOT_", "NUM_NODES"), ("DSTACK_", "NODES_NUM"), ("AZUREML_", "NODE_COUNT")),
 )
-OF_NODES = ("PET_", "AWS_BATCH_", "SM_", "VC_", "VK_")
+OF_NODES = ("PET_", "AWS_BATCH_", "SM_", "VC_", "VK_", "SKYPILOT_", "DSTACK_", "AZUREML_")
 
 OF_TORCHRUN = ("GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
 

@@ -265,7 +265,7 @@ def test_a_value_that_is_no_number_is_named(step, name, value):
         "VC_WORKER_NUM=2 VC_TASK_INDEX=0",
         "VC_MASTER_NUM=1 VC_WORKER_NUM=1",
         *("VC_TASK_INDEX=1", "VK_TASK_INDEX=1", "PET_NODE_RANK=1", "AWS_BATCH_JOB_NODE_INDEX=1"),
-        "AWS_BATCH_JOB_NUM_NODES=2",
+        *("AWS_BATCH_JOB_NUM_NODES=2", "SKYPILOT_NUM_NODES=2", "DSTACK_NODES_NUM=2", "AZUREML_NODE_COUNT=2"),
         'SM_HOSTS=["algo-1","algo-2"] SM_CURRENT_HOST=algo-1',
         *("PET_NNODES=2", "PET_NNODES=1:4", "PET_NPROC_PER_NODE=4 PET_NODE_RANK=0 RANK=0"),
     ],
