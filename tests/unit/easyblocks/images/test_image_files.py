@@ -166,8 +166,8 @@ def test_an_image_for_another_machine_is_refused_and_one_whose_header_names_none
     app = made(f"image = 'x.sif'\ncentral_images = ['{tmp_path}']")
     with pytest.raises(EasyBuildError, match="'y.sif' anywhere, and downloading it is disabled"):
         made("image = 'y.sif'\ncentral_images = ['/nowhere']").fetch_step()
-    app.fetch_step()
-    app.checksum_step()
+    for step in (app.fetch_step, app.checksum_step, app.configure_step):
+        step()
     assert app.image.file == str(path)
 
 
