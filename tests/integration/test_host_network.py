@@ -3,8 +3,8 @@
 import ctypes
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from meeting import MEET
@@ -39,22 +39,31 @@ def libraries(tmp_path_factory):
 
 
 @pytest.fixture
-def listed(testbed, container, tmp_path):
+def listed(testbed, container, tmp_path, monkeypatch):
     """A function that lists files for the installed image, as at its installation."""
-    sys.path.append(str(MODULEFILES.parent / "easyblocks"))
-    from pytorch_install.host_network import write_host_network
-    from pytorch_install.runtime import image_python
+    easyblocks = MODULEFILES.parent / "easyblocks"
+    monkeypatch.syspath_prepend(str(easyblocks))
+    from easybuild.easyblocks import generic
 
+    monkeypatch.setattr(generic, "__path__", [str(easyblocks / "generic"), *generic.__path__])
+    from pytorch_install import host_network  # found by the lines before
+    from pytorch_install.runtime import in_image
+
+    def run(words, variables, **_):  # EasyBuild's is not set up
+        command = ["env", *(f"{name}={value}" for name, value in variables.items() if value), *words]
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return SimpleNamespace(output=subprocess.run(command, text=True, check=False, **both).stdout)
+
+    monkeypatch.setattr(host_network, "run_command", run)
     root = testbed.layout.easybuild / "software" / container
-    before = (root / "provenance" / "host-network").read_text()
-    python = image_python(testbed.layout.bin / "apptainer", next(root.glob("*.sif")), "true", "--cleanenv")
-
-    def write(files):
-        (tmp_path / "profile").write_text(f'policy PYTORCH_HOST_NETWORK_FILES "{files}"\n')
-        write_host_network(str(root / "provenance"), str(tmp_path / "profile"), python)
-
-    yield write
-    (root / "provenance" / "host-network").write_text(before)
+    record = root / "provenance" / "host-network"
+    before = record.read_text()
+    image = str(next(root.glob("*.sif")))
+    python = [*in_image(str(testbed.layout.bin / "apptainer"), image, "true", "--cleanenv"), "python3"]
+    yield lambda files: record.write_text(
+        "\n".join([files, *(f"1 {line}" for line in host_network.lines_of("1", files.split(), python))]) + "\n"
+    )
+    record.write_text(before)
 
 
 @pytest.fixture(scope="module")
