@@ -164,9 +164,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add("--validation", type=number(0, 0.99), metavar="SHARE", help=validation)
     add_speed(parser, "network")
     add_output(parser)
-    options = parser.parse_args(arguments)
-    check(options, parser)
-    return options
+    return parse(parser, arguments)
 
 
 def parse_rung(description: str, *, gpu: bool, resumes: bool = True) -> argparse.Namespace:
@@ -176,13 +174,12 @@ def parse_rung(description: str, *, gpu: bool, resumes: bool = True) -> argparse
     parser.set_defaults(gpu=gpu)
     if resumes:
         add_checkpoints(parser)
-    options = parser.parse_args()
-    check(options, parser)
-    return options
+    return parse(parser)
 
 
-def check(options: argparse.Namespace, parser: OneLineParser) -> None:
-    """Exit with a line and status 2 if options of a training script contradict each other."""
+def parse(parser: OneLineParser, arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return the options of a training script; exit with a line and status 2 if they contradict each other."""
+    options = parser.parse_args(arguments)
     for name in ("restart", "tensorboard", "wandb", "mlflow"):
         if getattr(options, name, None) and not options.modelpath:
             parser.error(f"--{name} needs --modelpath")
@@ -192,3 +189,4 @@ def check(options: argparse.Namespace, parser: OneLineParser) -> None:
     warmup = getattr(options, "warmup", None)
     if warmup is not None and not 0 <= warmup < getattr(options, length):
         parser.error(f"--warmup must be from 0 to below --{length}, found {warmup}")
+    return options

@@ -9,9 +9,9 @@ from training.options import (
     Interval,
     add_output,
     add_speed,
-    check,
     integer,
     number,
+    parse,
     parse_interval,
     path,
     training_parser,
@@ -48,8 +48,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add_output(parser)
     every = "write a checkpoint every 500 steps, or every 90s, 30m or 2h (default: 30m)"
     add("--every", type=parse_interval, default=Interval(seconds=1800), metavar="STEPS|TIME", help=every)
-    options = parser.parse_args(arguments)
-    check(options, parser)
+    options = parse(parser, arguments)
     if options.tensor > 1 and (options.compile or options.health):
         parser.error("--tensor: not with --compile or --health, as ranks wait for each other within a block")
     options.warmup = options.steps // 10 if options.warmup is None else options.warmup
