@@ -15,8 +15,8 @@ The claims of other launches are in /proc/net/unix. A process looks there and cl
 import _socket  # in place of `socket`, see `pytorch_launch`
 import posix as os
 
-from pytorch_launch import ancestors, process, read
-from pytorch_launch.world import RendezvousError, text_number
+from pytorch_launch import LaunchError, ancestors, process, read
+from pytorch_launch.world import text_number
 
 NAME, EADDRINUSE = "pytorch-launch", 98  # `errno` would be one more module
 
@@ -25,7 +25,7 @@ SECONDS = 3
 
 
 def hold_port(place, world, launch):
-    """Claim the port of `place` for `launch`; raise RendezvousError if another launch or a listening process has it.
+    """Claim the port of `place` for `launch`; raise LaunchError if another launch or a listening process has it.
 
     For every rank, before it starts Python: of two launches with the same port, the ranks of one would join the other.
     Rank 0 would fail in Python as well if another process listens, but the other ranks would connect to that process
@@ -47,7 +47,7 @@ def hold_port(place, world, launch):
             user, remedy = "another rank 0 of this launch", "start other programs with conda-python-simple"
         user += f" (process {pid})" if pid else ""
     fault = f"port {port} on {place['MASTER_ADDR']}, the rendezvous of {world.source}, is in use by {user}"
-    raise RendezvousError(fault, remedy, rank=world.rank)
+    raise LaunchError(fault, remedy, rank=world.rank)
 
 
 def take_claim(place, launch, *, is_rank_0):

@@ -7,9 +7,9 @@ A rank imports this module only if its world spans nodes and FABRIC_NAME or SOCK
 import _socket  # in place of `socket`, see `pytorch_launch`
 import posix as os
 
-from pytorch_launch import Problem, is_number, read
+from pytorch_launch import LaunchError, Problem, is_number, read
 from pytorch_launch.claim import is_local
-from pytorch_launch.world import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME, RendezvousError
+from pytorch_launch.world import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME
 
 SIOCGIFADDR = 0x8915  # netdevice(7)
 GLOBAL_SCOPE = "00"  # in /proc/net/if_inet6 (proc_net(5)); gloo cannot connect to an address of a link
@@ -24,7 +24,7 @@ USE_PLAIN = f"correct {FABRIC_NAME}, or export it empty to use the plain names"
 def choose_fabric(env, world, root, place):
     """`place` with the node's name on the fast network, the variables that name an interface, and Problems.
 
-    `place` is what `choose_rendezvous` returned. Raises RendezvousError.
+    `place` is what `choose_rendezvous` returned. Raises LaunchError.
     """
     problems = []
     if place is not None and env.get(FABRIC_NAME) and not env.get("MASTER_ADDR"):
@@ -39,7 +39,7 @@ def choose_address(env, host, node, *, is_here):
 
     Each rank decides by what it can look up, without communication. If the name resolves on the node of one of two
     ranks only, they still meet, as rank 0 listens on all addresses of its node, which both names have. A name of
-    another node's address would send all ranks there: raises RendezvousError if `is_here` and it is not this node's.
+    another node's address would send all ranks there: raises LaunchError if `is_here` and it is not this node's.
     """
     name = fabric_name(env[FABRIC_NAME], host)
     if name == host:
@@ -50,7 +50,7 @@ def choose_address(env, host, node, *, is_here):
         return host, Problem(f"{named}, does not resolve on {node}: using {host}", USE_PLAIN)
     if is_here and not any(map(is_local, found)):
         fault = f"{named}, is {', '.join(found)}, which is not an address of that node"
-        raise RendezvousError(fault, USE_PLAIN, rank=0)
+        raise LaunchError(fault, USE_PLAIN, rank=0)
     return name, None
 
 

@@ -205,7 +205,7 @@ COMMANDS = {
 def apply(program, plan, *, starts_all_of_node=False):
     """Claim the port, make directories, bind this process, and report; return the Plan with the results.
 
-    Raises RendezvousError, before anything is made.
+    Raises LaunchError, before anything is made.
     """
     if plan.place is not None and plan.world.size > 1:  # a world of one has no other rank to lose
         from pytorch_launch.claim import hold_port

@@ -52,7 +52,7 @@ class Plan(Value):
 def make_plan(env, node=None, *, virtual=False, known=()):
     """The Plan of the process with environment `env` on this node, or on another Node.
 
-    `virtual` gives it LOCAL_RANK=0 and only its own GPU; `known` is that of `discover`. Raises WorldError and others.
+    `virtual` gives it LOCAL_RANK=0 and only its own GPU; `known` is that of `discover`. Raises LaunchError.
     """
     node = node or Node()
     virtual = virtual or bool(env.get(VIRTUAL))

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
-from pytorch_launch import Problem, exists, is_number
+from pytorch_launch import LaunchError, Problem, exists, is_number
 from pytorch_launch.launchers import TO_ALL_RANKS, is_node_of_job, launcher_option
 from pytorch_launch.nodelist import NAME_CHARACTERS
-from pytorch_launch.world import RendezvousError
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
 # ip_local_port_range), whose ports any outgoing connection may have, and below torch's own
@@ -28,12 +27,12 @@ LOOPBACKS = (
 def choose_rendezvous(env, world, node):
     """`MASTER_ADDR` and `MASTER_PORT` of a world, the same on each of its ranks; the name of the launch; and Problems.
 
-    Exported values take precedence, then a port that Slurm reserved for the step. Raises RendezvousError.
+    Exported values take precedence, then a port that Slurm reserved for the step. Raises LaunchError.
     """
     launch, number = identify(world, node)
     port = env.get("MASTER_PORT") or str(world.reserved_port or _port(env, world, number))
     if not (is_number(port) and 1 <= int(port) <= 65535):
-        raise RendezvousError(f"MASTER_PORT={port} is not a port", "export a port from 1 to 65535", rank=world.rank)
+        raise LaunchError(f"MASTER_PORT={port} is not a port", "export a port from 1 to 65535", rank=world.rank)
     place = {"MASTER_ADDR": env.get("MASTER_ADDR") or _address(env, world), "MASTER_PORT": port}
     if place["MASTER_ADDR"] == "::1" and not env.get("GLOO_SOCKET_IFNAME"):
         place["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would use the address of this host's name, which may be IPv4
@@ -43,7 +42,7 @@ def choose_rendezvous(env, world, node):
 def check_address(env, world, root):
     """A list of Problems: what is unlikely about exported addresses; names are compared as text, never looked up.
 
-    Other names and addresses are taken, as sites have aliases. Raises RendezvousError for what cannot work.
+    Other names and addresses are taken, as sites have aliases. Raises LaunchError for what cannot work.
     """
     elsewhere, problems = "is on each node another host, and the ranks are on several nodes", []
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -56,15 +55,15 @@ def check_address(env, world, root):
     is_here = short == world.node.partition(".")[0]
     if set(address) - set(ADDRESS_CHARACTERS) or address.count(":") == 1:
         fault, remedy = "is not one host's name or address", "export it without protocol, port, brackets and quotes"
-        raise RendezvousError(f"{exported} {fault}", remedy, rank=world.rank)
+        raise LaunchError(f"{exported} {fault}", remedy, rank=world.rank)
     if world.spans_nodes and short.lower() in LOOPBACKS:
         remedy = "unset MASTER_ADDR, or export what all nodes can reach"
-        raise RendezvousError(f"{exported} {elsewhere}", remedy, rank=world.rank)
+        raise LaunchError(f"{exported} {elsewhere}", remedy, rank=world.rank)
     # `export MASTER_ADDR=$(hostname)` in each task. The first rank of a node is not on that of rank 0, which has this
     # name there, and reports nothing.
     if is_here and world.rank > world.local_rank == 0 and world.first_host not in (None, world.node):
         fault = f"{exported} is this node, but rank 0 runs on {world.first_host}"
-        raise RendezvousError(fault, "unset MASTER_ADDR, or export the same one for all ranks")
+        raise LaunchError(fault, "unset MASTER_ADDR, or export the same one for all ranks")
     if world.rank != 0:
         return []
     if exists(f"{root}/sys/class/net/{address}"):
@@ -117,19 +116,19 @@ def free_port(start):
         port = LOWEST_PORT + (start + offset) % SPAN
         if is_free(port) and not is_claimed(port):
             return port
-    raise RendezvousError(f"no free port from {LOWEST_PORT} to {LOWEST_PORT + SPAN - 1}", "export MASTER_PORT", rank=0)
+    raise LaunchError(f"no free port from {LOWEST_PORT} to {LOWEST_PORT + SPAN - 1}", "export MASTER_PORT", rank=0)
 
 
 def _address(env, world):
     if world.first_host is None:
         fault = f"{world.source} does not report the node of rank 0"
-        raise RendezvousError(fault, _on_all_ranks(env, "MASTER_ADDR=<its host>"), rank=world.rank)
+        raise LaunchError(fault, _on_all_ranks(env, "MASTER_ADDR=<its host>"), rank=world.rank)
     # `srun --distribution=arbitrary` and host files put rank 0 on any node, while the node list stays sorted;
     # the other ranks would try to connect to the wrong host for half an hour.
     if world.rank == 0 and world.node_rank != 0:
         fault = f"rank 0 runs on {world.node}, but the first host of {world.source} is {world.first_host}"
         remedy = _on_all_ranks(env, f"MASTER_ADDR={world.node}") + ", or let rank 0 run on the first host"
-        raise RendezvousError(fault, remedy, rank=world.rank)
+        raise LaunchError(fault, remedy, rank=world.rank)
     if world.first_host != THIS_HOST:
         return world.first_host
     from pytorch_launch.claim import is_local  # imports _socket
@@ -146,7 +145,7 @@ def _port(env, world, number):
     fault, remedy = f"{world.source} passes no number to its ranks for a port", _on_all_ranks(env, "a MASTER_PORT")
     if not world.spans_nodes:
         remedy = "export MASTER_PORT before the launch; in a container, omit --pid and --containall"
-    raise RendezvousError(fault, remedy, rank=world.rank)
+    raise LaunchError(fault, remedy, rank=world.rank)
 
 
 def _on_all_ranks(env, variable):

@@ -44,14 +44,6 @@ OF_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"
 NUMBERS = ("rank", "size", "local_rank", "local_size", "node_rank")
 
 
-class WorldError(LaunchError):
-    """Variables that do not describe a world; the fault names them with their values."""
-
-
-class RendezvousError(LaunchError):
-    """An address or port where the ranks cannot meet."""
-
-
 class World(Value):
     """This process among the ranks that were started with it.
 
@@ -88,11 +80,11 @@ class World(Value):
 
 
 def read_list(env, name):
-    """The hosts of the node list in the variable `name`. Raises WorldError."""
+    """The hosts of the node list in the variable `name`. Raises LaunchError."""
     try:
         return hosts(env[name])
     except LaunchError as error:
-        raise WorldError(f"{name}: {error.fault}", error.remedy) from error
+        raise LaunchError(f"{name}: {error.fault}", error.remedy) from error
 
 
 def node_name(env, hostname):
@@ -112,14 +104,14 @@ def is_first_task_of_node(env):
 
 
 def number(env, name):
-    """The variable `name` as a number from 0. Raises WorldError."""
+    """The variable `name` as a number from 0. Raises LaunchError."""
     value = env.get(name)
     if value is None:
         fault = f"{name} is not set, but other variables of its launcher are"
-        raise WorldError(fault, "pass all of them on (a container without --cleanenv)")
+        raise LaunchError(fault, "pass all of them on (a container without --cleanenv)")
     if not is_number(value):
         shown = value if len(value) <= MOST_DIGITS else f"{value[:MOST_DIGITS]}..."
-        raise WorldError(f"{name}={shown} is not a number of at most {MOST_DIGITS} digits", STRAY_EXPORT)
+        raise LaunchError(f"{name}={shown} is not a number of at most {MOST_DIGITS} digits", STRAY_EXPORT)
     return int(value)
 
 
@@ -139,7 +131,7 @@ def text_number(text):
 def make_world(env, names, **fields):
     """The World of a launcher whose variables `names` have the values of OF_TORCH; `fields` are its other fields.
 
-    Raises WorldError if the numbers, or exported variables of torch, contradict each other.
+    Raises LaunchError if the numbers, or exported variables of torch, contradict each other.
     """
     names = dict(zip(OF_TORCH, names))
     for name, field in zip(OF_TORCH, NUMBERS):
@@ -151,27 +143,27 @@ def make_world(env, names, **fields):
     if world.local_size > world.size:
         here = f"{names.get('LOCAL_WORLD_SIZE', 'LOCAL_WORLD_SIZE')}={world.local_size} ranks on this node"
         fault = f"{here} are more than {names['WORLD_SIZE']}={world.size} in the world"
-        raise WorldError(fault, "look for variables of another launch")
+        raise LaunchError(fault, "look for variables of another launch")
     if not world.exported:
         check_exported(env, world, names, f"{world.source} started this process")
     return world
 
 
 def check_inside(env, index, bound, size):
-    """Raise WorldError unless the variable `index` is below `size`, the meaning of the variable `bound`."""
+    """Raise LaunchError unless the variable `index` is below `size`, the meaning of the variable `bound`."""
     if number(env, index) >= size:
-        raise WorldError(f"{index}={env[index]} is outside 0 to {size - 1}, as of {bound}={env[bound]}", STRAY_EXPORT)
+        raise LaunchError(f"{index}={env[index]} is outside 0 to {size - 1}, as of {bound}={env[bound]}", STRAY_EXPORT)
 
 
 def check_exported(env, world, sources, reason):
-    """Raise WorldError if one of torch's variables is exported with another value than `world` has."""
+    """Raise LaunchError if one of torch's variables is exported with another value than `world` has."""
     for name, value in world.variables().items():
         if name == "LOCAL_RANK" and env.get(VIRTUAL):
             continue  # exported by the launch around this one
         if env.get(name, value) not in ("", value):
             because = f"{sources[name]}={env[sources[name]]}" if name in sources else reason
             remedy = "" if sources else ", or, as a rank of another launcher, use conda-python-simple"
-            raise WorldError(f"{name}={env[name]} is exported, but {because}", f"unset {name}{remedy}")
+            raise LaunchError(f"{name}={env[name]} is exported, but {because}", f"unset {name}{remedy}")
 
 
 def is_inherited(env, name):
@@ -203,7 +195,7 @@ def is_inherited(env, name):
 
 
 def check_step(env, world, sign):
-    """Raise WorldError if `world`, of torchrun or mpirun, has fewer ranks than the Slurm step around it has tasks.
+    """Raise LaunchError if `world`, of torchrun or mpirun, has fewer ranks than the Slurm step around it has tasks.
 
     Then srun has started this process, and the other variables, such as `sign`, are left from a launch around srun. A
     step with one task on each node proves nothing: mpirun's daemons are such a step, also on nodes without ranks. In
@@ -213,4 +205,4 @@ def check_step(env, world, sign):
     if tasks is not None and tasks != nodes and world.size < tasks and is_inherited(env, sign) is None:
         fault = f"{world.source} has WORLD_SIZE={world.size}, but SLURM_STEP_NUM_TASKS={tasks}"
         remedy = "the variables of the launch around srun, such as TORCHELASTIC_RUN_ID or OMPI_COMM_WORLD_RANK"
-        raise WorldError(fault, f"unset {remedy}")
+        raise LaunchError(fault, f"unset {remedy}")

@@ -3,8 +3,9 @@
 
 import platform
 
+from pytorch_launch import LaunchError
 from pytorch_launch.fabric import TAKERS, choose_address, choose_interface
-from pytorch_launch.world import FABRIC_NAME, SOCKET_IFNAME, RendezvousError, node_name
+from pytorch_launch.world import FABRIC_NAME, SOCKET_IFNAME, node_name
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 
@@ -105,6 +106,6 @@ def check_fabric(here):
     node = node_name(here.env, platform.node())
     try:
         name, problem = choose_address(here.env, node, node, is_here=True)
-    except RendezvousError as error:
+    except LaunchError as error:
         return fail(error.fault, error.remedy)
     return warn(problem.fault, problem.remedy) if problem else ok(f"{node} is {name} ({FABRIC_NAME}={pattern})")

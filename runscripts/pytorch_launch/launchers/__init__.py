@@ -5,7 +5,7 @@ Only this folder knows the variables of launchers: a function for each, which ta
 and returns a World, or None if it did not start this process.
 """
 
-from pytorch_launch import Problem, is_number, read
+from pytorch_launch import LaunchError, Problem, is_number, read
 from pytorch_launch.active import check_cleaned
 from pytorch_launch.nodelist import NAME_CHARACTERS
 from pytorch_launch.world import (
@@ -15,7 +15,6 @@ from pytorch_launch.world import (
     OF_TORCH,
     SUBMIT,
     World,
-    WorldError,
     check_exported,
     is_inherited,
     node_name,
@@ -64,7 +63,7 @@ MORE_CORES, ONE_PER_NODE, TO_ALL_RANKS = range(3)
 
 
 def discover(env, hostname, known=()):
-    """The World of the process with environment `env` on `hostname`. Raises WorldError.
+    """The World of the process with environment `env` on `hostname`. Raises LaunchError.
 
     Variables of another launcher that begin with one of `known` do not matter, as what this process becomes reads them.
     """
@@ -82,7 +81,7 @@ def discover(env, hostname, known=()):
         if world is None:
             continue
         if inherited:
-            raise WorldError(f"{inherited}={env[inherited]} is of another launch than {world.source}", SUBMIT)
+            raise LaunchError(f"{inherited}={env[inherited]} is of another launch than {world.source}", SUBMIT)
         return world
     return single(env, hostname, inherited, known)
 
@@ -145,7 +144,7 @@ def single(env, hostname, inherited=None, known=()):
     if of_launch != marks or (marks and not inherited):
         fault = f"{', '.join(f'{name}={env[name]}' for name in marks)}: ranks of a launcher that is not known"
         remedy = "start them with srun, mpirun, flux run or torchrun, and pass its variables on (a container without "
-        raise WorldError(fault, f"{remedy}--cleanenv), or start one process with conda-python-simple")
+        raise LaunchError(fault, f"{remedy}--cleanenv), or start one process with conda-python-simple")
     strays, left = (), slurm.step_of_others(env)
     if inherited:
         left = f"{inherited}={env[inherited]}"

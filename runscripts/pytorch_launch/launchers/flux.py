@@ -11,10 +11,10 @@ ENVIRONMENT"), but no variable with the node of rank 0 or the number of tasks on
   has no other access to the list. Starting any process takes 13 ms on two busy cores; the reply takes longer
 """
 
-from pytorch_launch import NO_PYTHON
+from pytorch_launch import NO_PYTHON, LaunchError
 from pytorch_launch.launchers.mpi import read_layout
 from pytorch_launch.topology import parse_cpu_list
-from pytorch_launch.world import WorldError, check_inside, make_world, number, text_number
+from pytorch_launch.world import check_inside, make_world, number, text_number
 
 OF_FLUX = ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
 
@@ -54,12 +54,12 @@ def _layout(env, rank, size, local_rank, nodes):
     text = flux(env, "job", "taskmap", "--to=hosts", job)
     if text is None:
         remedy = f"with {size} tasks on {nodes} nodes put `flux` on PATH" if env.get("MASTER_ADDR") else EXPORT
-        raise WorldError(f"the nodes of Flux job {job} are not known: `flux job taskmap` failed", remedy)
+        raise LaunchError(f"the nodes of Flux job {job} are not known: `flux job taskmap` failed", remedy)
     lines = [line.partition(": ") for line in text.splitlines() if line.strip()]
     layouts = [(host.strip(), _idset(ranks)) for host, _, ranks in lines]
     node_of = {number: node for node, (_, ranks) in enumerate(layouts) for number in ranks}
     if sorted(node_of) != list(range(size)):
-        raise WorldError(f"`flux job taskmap --to=hosts {job}` does not list {size} tasks", EXPORT)
+        raise LaunchError(f"`flux job taskmap --to=hosts {job}` does not list {size} tasks", EXPORT)
     return layouts[node_of[0]][0], len(layouts[node_of[rank]][1]), (node_of[rank] - node_of[0]) % len(layouts)
 
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The worlds of srun, and where they start."""
 
-from pytorch_launch import is_number, process, read
+from pytorch_launch import LaunchError, is_number, process, read
 from pytorch_launch.nodelist import MOST_HOSTS, hosts
 from pytorch_launch.world import (
     NODE_LISTS,
     STRAY_EXPORT,
     SUBMIT,
-    WorldError,
     check_inside,
     make_world,
     node_name,
@@ -33,7 +32,7 @@ OF_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", TASKS, "SLUR
 HETEROGENEOUS = "export MASTER_ADDR=<node of rank 0> before srun, or start the components as a heterogeneous job"
 
 
-class OtherStepError(WorldError):
+class OtherStepError(LaunchError):
     """Variables of two steps."""
 
 
@@ -66,21 +65,21 @@ def step(env, hostname):
     if world.size > 1 and env.get("SLURM_PTY_PORT") and _is_typed():
         fault = f"this shell is one of {world.size} tasks of {world.source}"
         remedy = f"start the ranks from it with srun --overlap -N{len(_tasks_per_node(env))} -n{world.size}"
-        raise WorldError(f"{fault}, and srun --pty connects only this one to the terminal", remedy)
+        raise LaunchError(f"{fault}, and srun --pty connects only this one to the terminal", remedy)
     return world
 
 
 def master(env):
-    """The node of rank 0 of this step, else the first of the job. Raises WorldError, NodeListError."""
+    """The node of rank 0 of this step, else the first of the job. Raises LaunchError."""
     layout = _layout(env)
     if layout is None:
         # of a step that is not this process's, the list does not count
         lists = [env[name] for name in NODE_LISTS[_has_marks(env) :] if env.get(name)]
         if not lists:
-            raise WorldError(f"none of {', '.join(NODE_LISTS)} is set", "run inside a job, or pass a list")
+            raise LaunchError(f"none of {', '.join(NODE_LISTS)} is set", "run inside a job, or pass a list")
         return hosts(lists[0])[0]
     if layout[0] is None:
-        raise WorldError("Slurm does not report the node of rank 0 of this step", HETEROGENEOUS)
+        raise LaunchError("Slurm does not report the node of rank 0 of this step", HETEROGENEOUS)
     return layout[0]
 
 
@@ -148,24 +147,24 @@ def _nodes(env):
     if node and node not in nodes:
         raise OtherStepError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env[STEP_NODES]}", SUBMIT)
     if len(nodes) > len(counts):
-        raise WorldError(f"{STEP_NODES}={env[STEP_NODES]} has more nodes than {TASKS}={env[TASKS]}", SUBMIT)
+        raise LaunchError(f"{STEP_NODES}={env[STEP_NODES]} has more nodes than {TASKS}={env[TASKS]}", SUBMIT)
     if sum(counts) != size:
-        raise WorldError(f"SLURM_STEP_NUM_TASKS={size} is not the sum of {TASKS}={env[TASKS]}", STRAY_EXPORT)
+        raise LaunchError(f"SLURM_STEP_NUM_TASKS={size} is not the sum of {TASKS}={env[TASKS]}", STRAY_EXPORT)
     check_inside(env, "SLURM_NODEID", TASKS, len(counts))
     index = nodes.index(node) if node else node_rank
     text, rank = env.get("SLURM_GTIDS", ""), env.get("SLURM_PROCID")
     tasks = text.split(",")
     if text and (counts[index] != len(tasks) or tasks[local_rank:][:1] != [rank]):
         fault = f"SLURM_PROCID={rank} is not number SLURM_LOCALID={local_rank} in SLURM_GTIDS={text}"
-        raise WorldError(f"{fault}, of {TASKS}={env[TASKS]}", SUBMIT)
+        raise LaunchError(f"{fault}, of {TASKS}={env[TASKS]}", SUBMIT)
     order = _components(env, set(nodes))
     if order and node and not (sorted(order) == sorted(set(nodes)) and order.index(node) == node_rank):
         fault = f"SLURM_NODEID={node_rank} of {node} does not follow from the components of the step, {','.join(order)}"
-        raise WorldError(fault, HETEROGENEOUS)
+        raise LaunchError(fault, HETEROGENEOUS)
     if order or index == node_rank:
         return (order or nodes)[0], counts[index], bool(env.get("SLURM_HET_SIZE"))
     if text and (node_rank == 0) != ("0" in tasks):
-        raise WorldError(f"SLURM_NODEID={node_rank} of {node} does not follow from SLURM_GTIDS={text}", STRAY_EXPORT)
+        raise LaunchError(f"SLURM_NODEID={node_rank} of {node} does not follow from SLURM_GTIDS={text}", STRAY_EXPORT)
     first = None
     if len(counts) == 2:
         others = [host for host in nodes if host != node]
@@ -193,7 +192,7 @@ def _tasks_per_node(env):
         count, repeated, times = group.partition("(x")
         times = times if repeated else "1)"
         if not (is_number(count) and is_number(times[:-1]) and times.endswith(")") and int(times[:-1]) <= MOST_HOSTS):
-            raise WorldError(f"{TASKS}={env.get(TASKS, '')} is not like 2(x3),1", STRAY_EXPORT)
+            raise LaunchError(f"{TASKS}={env.get(TASKS, '')} is not like 2(x3),1", STRAY_EXPORT)
         counts += [int(count)] * int(times[:-1])
     return counts
 

@@ -9,10 +9,10 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from pytorch_launch import claim
+from pytorch_launch import LaunchError, claim
 from pytorch_launch.claim import hold_port, is_claimed, take_claim
 from pytorch_launch.launchers import discover
-from pytorch_launch.world import RendezvousError, text_number
+from pytorch_launch.world import text_number
 from variables import variables
 
 HOLD = """
@@ -58,10 +58,10 @@ def test_a_launch_does_not_get_the_port_of_another_one_and_its_ranks_share_it(ho
         assert is_claimed(port)
         fault = r"is in use by 90000\.0 \(process \d+\)\. Start again, or export another MASTER_PORT"
         for launch in ("90001.0", None):
-            with pytest.raises(RendezvousError, match=fault):
+            with pytest.raises(LaunchError, match=fault):
                 hold_port(place, world, launch)
         # a task that starts two programs
-        with pytest.raises(RendezvousError, match=rf"by another rank 0 of this launch \(process {rank_0.pid}\)"):
+        with pytest.raises(LaunchError, match=rf"by another rank 0 of this launch \(process {rank_0.pid}\)"):
             hold_port(place, world, "90000.0")
         rank_1.kill()
         rank_1.wait()
@@ -72,7 +72,7 @@ def test_of_launches_that_cannot_be_told_apart_rank_0_alone_claims(holds, port, 
     place, world = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(port)}, discover(step, "nid001003")
     with holds("-4711"):
         assert hold_port(place, world, None) is None  # rank 3
-        with pytest.raises(RendezvousError, match=r"in use by another launch \(process \d+\)"):
+        with pytest.raises(LaunchError, match=r"in use by another launch \(process \d+\)"):
             hold_port(place, world.replace(rank=0), None)
 
 
@@ -148,7 +148,7 @@ def test_ranks_on_other_nodes_claim_the_port_of_this_address_alone(holds, port, 
     """Launches with other addresses may have ranks on the same node."""
     place, world = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(port)}, discover(step, "nid001003")
     with holds("90001.0", rank=2, place=f"{port}-{text_number('nid001002')}"):
-        with pytest.raises(RendezvousError, match=r"in use by 90001\.0"):
+        with pytest.raises(LaunchError, match=r"in use by 90001\.0"):
             hold_port(place, world, "7.0")
         for free in ({"MASTER_ADDR": "nid001004"}, {"MASTER_PORT": str(port - 1)}):
             assert hold_port({**place, **free}, world, "7.0") is None

@@ -7,12 +7,11 @@ import pytest
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import network
 from pytorch_doctor.context import Context
-from pytorch_launch import fabric
+from pytorch_launch import LaunchError, fabric
 from pytorch_launch.elastic import make_agent_plan
 from pytorch_launch.fabric import fabric_name
 from pytorch_launch.plan import make_plan
 from pytorch_launch.topology import Node
-from pytorch_launch.world import RendezvousError
 from variables import variables
 
 USE_PLAIN = "Correct PYTORCH_FABRIC_NAME, or export it empty to use the plain names"
@@ -78,7 +77,7 @@ def test_a_pattern_makes_the_name_on_the_fast_network_and_leaves_addresses(patte
 
 def test_a_name_of_another_nodes_address_stops_rank_0_before_the_others_wait_for_it(step, names):
     names["nid001002i"] = "10.9.9.9"
-    with pytest.raises(RendezvousError, match=r"is 10\.9\.9\.9, which is not an address of that node\. " + USE_PLAIN):
+    with pytest.raises(LaunchError, match=r"is 10\.9\.9\.9, which is not an address of that node\. " + USE_PLAIN):
         plan(rank(step, 0))
 
 
@@ -112,7 +111,7 @@ def test_torchrun_gets_the_plain_name_of_a_node_without_another_and_one_sentence
         assert [text.partition(", ")[0] for text in warnings(made)] == [unknown]
     # with the address of another node it stops
     names["nid001003i"] = "10.9.9.9"
-    with pytest.raises(RendezvousError, match="nid001003i, .* which is not an address of that node"):
+    with pytest.raises(LaunchError, match="nid001003i, .* which is not an address of that node"):
         agent(step, 1)
 
 

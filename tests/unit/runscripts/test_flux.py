@@ -3,11 +3,11 @@
 import pytest
 from apinfo_files import apinfo_file
 from programs import program
+from pytorch_launch import LaunchError
 from pytorch_launch.launchers import discover
 from pytorch_launch.launchers.mpi import read_layout
 from pytorch_launch.rendezvous import choose_rendezvous
 from pytorch_launch.topology import Node
-from pytorch_launch.world import WorldError
 from variables import variables
 
 #: Rank 3 of four on two nodes, by flux-environment(7). PMI is Flux's own.
@@ -78,7 +78,7 @@ def test_a_file_that_is_cut_off_is_not_read(tmp_path, length):
     [("", 1, "`flux job taskmap` failed"), ("n1: 0-1\\n", 0, "does not list 4 tasks"), ("x\\n", 0, "does not list")],
 )
 def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp_path, text, status, message):
-    with pytest.raises(WorldError, match=message) as raised:
+    with pytest.raises(LaunchError, match=message) as raised:
         discover({**FLUX, **flux(tmp_path, text, status)}, "n2")
     assert 'export MASTER_ADDR=$(get-master "$(flux getattr hostlist)")' in str(raised.value)
 
@@ -94,13 +94,13 @@ def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp
     ],
 )
 def test_variables_of_flux_that_contradict_each_other_or_do_not_tell_are_named(changes, message):
-    with pytest.raises(WorldError, match=message):
+    with pytest.raises(LaunchError, match=message):
         discover({**FLUX, "MASTER_ADDR": "n1", **variables(changes)}, "n2")
 
 
 def test_an_address_that_is_exported_already_is_no_advice(tmp_path):
     """With another number of tasks on each node it does not tell the tasks of this node."""
-    with pytest.raises(WorldError, match="failed. With 4 tasks on 3 nodes put `flux` on PATH"):
+    with pytest.raises(LaunchError, match="failed. With 4 tasks on 3 nodes put `flux` on PATH"):
         discover({**FLUX, "FLUX_JOB_NNODES": "3", "MASTER_ADDR": "n1", "PATH": str(tmp_path)}, "n2")
 
 

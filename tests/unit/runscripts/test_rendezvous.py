@@ -4,12 +4,11 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from pytorch_launch import claim, rendezvous
+from pytorch_launch import LaunchError, claim, rendezvous
 from pytorch_launch.claim import hold_port
 from pytorch_launch.launchers import discover
 from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, STEPS, check_address, free_port, identify, step_number
 from pytorch_launch.topology import Node
-from pytorch_launch.world import RendezvousError, WorldError
 from variables import MPIRUN, RANK_0, variables
 
 EPHEMERAL = range(32768, 61000)
@@ -76,7 +75,7 @@ def test_a_reserved_port_wins_over_a_computed_one_and_what_the_user_exported_ove
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "1e4", " 80", "8" * 5000])
 def test_an_exported_port_that_is_none_is_an_error(port):
-    with pytest.raises(RendezvousError, match=f"MASTER_PORT={port} "):
+    with pytest.raises(LaunchError, match=f"MASTER_PORT={port} "):
         choose_rendezvous({"MASTER_PORT": port}, discover({}, "vm"), started_by(1))
     for outermost in ("1", "65535"):
         place = choose_rendezvous({"MASTER_PORT": outermost}, discover({}, "vm"), started_by(1))
@@ -101,7 +100,7 @@ def test_a_listener_of_any_kind_on_the_meeting_point_is_found_out_by_rank_0(step
         stranger.bind((host, 0))
         stranger.listen()
         place = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(stranger.getsockname()[1])}
-        with pytest.raises(RendezvousError, match=f"port {place['MASTER_PORT']} on nid001002.*in use"):
+        with pytest.raises(LaunchError, match=f"port {place['MASTER_PORT']} on nid001002.*in use"):
             check_free(place, discover(step, "vm").source)
     check_free(place, "x")
 
@@ -133,7 +132,7 @@ def test_a_launch_has_a_name_that_its_ranks_share(step, mpirun):
     del mpirun["PMIX_NAMESPACE"]  # ranks on several nodes share no number
     world = discover(mpirun, "nid001002")
     assert identify(world, started_by(None))[0] is None
-    with pytest.raises(RendezvousError, match="MASTER_PORT"):
+    with pytest.raises(LaunchError, match="MASTER_PORT"):
         choose_rendezvous({}, world, started_by(1))
     mpirun.update(OMPI_COMM_WORLD_LOCAL_SIZE="4", OMPI_COMM_WORLD_LOCAL_RANK="3")  # on one node that of their launcher
     world = discover(mpirun, "laptop")
@@ -146,7 +145,7 @@ def test_the_search_for_a_free_port_starts_anew_at_the_end_of_the_range_and_ends
     monkeypatch.setattr(claim, "is_free", lambda port: port == LOWEST_PORT)
     assert free_port(SPAN - 1) == LOWEST_PORT
     monkeypatch.setattr(claim, "is_free", lambda _port: False)
-    with pytest.raises(RendezvousError, match="no free port from 10000 to 29390"):
+    with pytest.raises(LaunchError, match="no free port from 10000 to 29390"):
         free_port(1)
 
 
@@ -154,7 +153,7 @@ def test_rank_0_elsewhere_than_on_the_first_host_is_an_error(step):
     """`srun --distribution=arbitrary`: the host file starts with nid001003."""
     step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="1")
     world = discover(step, "vm")
-    with pytest.raises(RendezvousError, match="rank 0 runs on nid001003.*nid001002"):
+    with pytest.raises(LaunchError, match="rank 0 runs on nid001003.*nid001002"):
         choose_rendezvous({}, world, started_by(1))
     assert choose_rendezvous({"MASTER_ADDR": "nid001003"}, world, started_by(1))["MASTER_ADDR"] == "nid001003"
 
@@ -171,7 +170,7 @@ def test_a_launch_of_mpirun_has_one_name_where_its_first_node_alone_knows_the_jo
 def test_several_hosts_of_which_the_first_is_not_known_are_an_error_and_never_localhost(mpirun):
     del mpirun["SLURM_JOB_NODELIST"]
     world = discover(mpirun, "b")
-    with pytest.raises(RendezvousError, match="Open MPI does not report the node of rank 0. Export MASTER_ADDR"):
+    with pytest.raises(LaunchError, match="Open MPI does not report the node of rank 0. Export MASTER_ADDR"):
         choose_rendezvous({}, world, started_by(1))
     assert choose_rendezvous({"MASTER_ADDR": "a"}, world, started_by(1))["MASTER_ADDR"] == "a"
 
@@ -189,7 +188,7 @@ HOSTS = ("nid001002", "nid001002-hsn0", "nid001002.site.org", "10.0.0.1", "fd00:
 @pytest.mark.parametrize("address", NO_HOSTS)
 def test_an_exported_address_that_is_no_host_is_an_error(step, address):
     for env in ({}, step):
-        with pytest.raises(RendezvousError, match="is not one host's name or address. Export it without") as raised:
+        with pytest.raises(LaunchError, match="is not one host's name or address. Export it without") as raised:
             check_address({**env, "MASTER_ADDR": address}, discover(env, "vm"), "")
         assert f"MASTER_ADDR={address}" in str(raised.value)
 
@@ -197,7 +196,7 @@ def test_an_exported_address_that_is_no_host_is_an_error(step, address):
 @pytest.mark.parametrize("address", [*LOOPBACK, "localhost6.localdomain6"])
 def test_the_loopback_is_no_place_for_ranks_on_several_nodes(step, address):
     exported = {"MASTER_ADDR": address}
-    with pytest.raises(RendezvousError, match="the ranks are on several nodes. Unset MASTER_ADDR") as raised:
+    with pytest.raises(LaunchError, match="the ranks are on several nodes. Unset MASTER_ADDR") as raised:
         choose_rendezvous({**step, **exported}, discover(step, "vm"), started_by(None))
     assert raised.value.rank == 3
     one = {**step, "SLURM_STEP_NODELIST": "nid001003", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "4"}
@@ -241,7 +240,7 @@ def test_an_address_that_each_task_computes_for_its_own_node_is_an_error(step):
         env = {**step, **values}
         env["MASTER_ADDR"] = f"{env['SLURMD_NODENAME']}.site.org"
         if rank == 2:  # which tells it for its node
-            with pytest.raises(RendezvousError, match="nid001003.site.org is this node, but rank 0 runs on nid001002"):
+            with pytest.raises(LaunchError, match="nid001003.site.org is this node, but rank 0 runs on nid001002"):
                 check_address(env, discover(env, "vm"), "")
         else:
             assert check_address(env, discover(env, "vm"), "") == []
@@ -249,7 +248,7 @@ def test_an_address_that_each_task_computes_for_its_own_node_is_an_error(step):
 
 def test_a_node_list_that_cannot_be_read_is_named_where_an_address_is_compared_with_it(step):
     env = {**step, **RANK_0, "SLURM_JOB_NODELIST": "nid[001", "MASTER_ADDR": "nid001001"}
-    with pytest.raises(WorldError, match="SLURM_JOB_NODELIST: node list .* has an unmatched bracket"):
+    with pytest.raises(LaunchError, match="SLURM_JOB_NODELIST: node list .* has an unmatched bracket"):
         check_address(env, discover(env, "vm"), "")
 
 

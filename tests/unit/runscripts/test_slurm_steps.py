@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from pytorch_launch import LaunchError
 from pytorch_launch.launchers import discover
 from pytorch_launch.launchers.slurm import master
-from pytorch_launch.world import WorldError
 from variables import variables
 
 #: Rank 2 of `salloc -w nid001003 -n1 : -w nid[001001-001002] -N2 -n3 srun --het-group=0,1`, Slurm 22.05: the lists of
@@ -53,7 +53,7 @@ def test_components_without_a_name_have_a_first_node_on_two_nodes_only(changes, 
     ],
 )
 def test_components_that_do_not_give_the_number_of_a_node_are_an_error(changes):
-    with pytest.raises(WorldError, match="of nid001001 does not follow from the components of the step"):
+    with pytest.raises(LaunchError, match="of nid001001 does not follow from the components of the step"):
         discover({**HETEROGENEOUS, **variables(changes)}, "vm")
 
 
@@ -78,7 +78,7 @@ def test_a_batch_script_of_one_task_that_inherited_a_step_is_one_process_and_one
     world = discover({**submitted, **more, "SLURM_STEP_ID": "-5"}, "vm")
     assert (world.size, world.step, world.allocation) == (1, None, (4, 1, "srun"))
     # several tasks, and its process is hidden
-    with pytest.raises(WorldError, match="SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4"):
+    with pytest.raises(LaunchError, match="SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4"):
         discover({**submitted, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}, "vm")
 
 
@@ -131,7 +131,7 @@ def test_variables_of_a_launch_around_the_job_are_an_error_in_its_steps(task, st
         env.pop("RANK"), env.pop("WORLD_SIZE")
         assert discover(env, "vm").source == "Slurm step 7.0"
         return
-    with pytest.raises(WorldError, match=f"{sign}={SIGNS[sign]} is of another launch than Slurm step 7.0. Submit"):
+    with pytest.raises(LaunchError, match=f"{sign}={SIGNS[sign]} is of another launch than Slurm step 7.0. Submit"):
         discover(env, "vm")
 
 
@@ -198,18 +198,18 @@ def test_what_a_launcher_only_passes_on_is_of_the_launch_around_the_job(task, mo
     env = task({"SLURM_JOB_ID": "8", **inherited})
     above = [("9", starter), (env["SLURM_TASK_PID"], "bash"), ("1", "slurmstepd")]
     monkeypatch.setattr("pytorch_launch.world.ancestors", lambda: above)
-    with pytest.raises(WorldError, match="is of another launch than"):
+    with pytest.raises(LaunchError, match="is of another launch than"):
         discover({**env, **own}, "vm")
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RUN_ID", "PYTORCH_LAUNCH_ID"])
 def test_a_launch_of_this_package_is_known_by_the_job_in_its_name(step, batch_script, name):
-    with pytest.raises(WorldError, match=f"{name}=6.0 is of another launch than Slurm step 7.0"):
+    with pytest.raises(LaunchError, match=f"{name}=6.0 is of another launch than Slurm step 7.0"):
         discover({**step, name: "6.0", "RANK": "0"}, "vm")
     assert discover({**batch_script, name: "6.0", "RANK": "3"}, "vm").problem is not None
     if name == "PYTORCH_LAUNCH_ID":
         assert discover({**step, name: "7.0"}, "vm").problem is None
-        with pytest.raises(WorldError, match=r"PYTORCH_LAUNCH_ID=7\.1 is of another launch than Slurm step 7\.0"):
+        with pytest.raises(LaunchError, match=r"PYTORCH_LAUNCH_ID=7\.1 is of another launch than Slurm step 7\.0"):
             discover({**step, name: "7.1", "RANK": "3"}, "vm")  # srun --overlap in a rank of step 1
 
 
@@ -218,7 +218,7 @@ def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task,
     env = {**task({**step, "SLURM_STEP_NUM_TASKS": "8"}), "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
     env.update(OMPI_COMM_WORLD_LOCAL_RANK="0", OMPI_COMM_WORLD_LOCAL_SIZE="2", SLURM_STEP_NUM_NODES="2")
     assert discover(env, "nid001003").size == 2
-    with pytest.raises(WorldError, match="WORLD_SIZE=2, but SLURM_STEP_NUM_TASKS=8"):
+    with pytest.raises(LaunchError, match="WORLD_SIZE=2, but SLURM_STEP_NUM_TASKS=8"):
         discover({**env, "SLURM_TASK_PID": "1"}, "nid001003")
 
 

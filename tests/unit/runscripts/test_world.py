@@ -2,8 +2,8 @@
 
 import pytest
 from apinfo_files import apinfo_file
+from pytorch_launch import LaunchError
 from pytorch_launch.launchers import MORE_CORES, ONE_PER_NODE, discover, launcher_option
-from pytorch_launch.world import WorldError
 from variables import BATCH_SCRIPT, MPIRUN, STEP, variables
 
 ENVIRONMENTS = {
@@ -222,7 +222,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("names", "changes", "fault"), FAULTS)
 def test_a_world_is_never_guessed(tmp_path, names, changes, fault):
-    with pytest.raises(WorldError) as raised:
+    with pytest.raises(LaunchError) as raised:
         find(tmp_path, names, changes)
     assert [part for part in fault.split("...") if part not in str(raised.value)] == [], str(raised.value)
 
@@ -237,7 +237,7 @@ def test_a_world_is_never_guessed(tmp_path, names, changes, fault):
 @pytest.mark.parametrize("value", ["two", "-1", "1.5", "²", " 1", "1" * 5000])
 def test_a_value_that_is_no_number_is_named(step, name, value):
     shown = value if len(value) < 18 else f"{value[:18]}..."
-    with pytest.raises(WorldError) as raised:
+    with pytest.raises(LaunchError) as raised:
         discover({**step, name: value}, "vm")
     assert f"{name}={shown} is not a number of at most 18 digits" in str(raised.value)
 
@@ -272,7 +272,7 @@ def test_a_value_that_is_no_number_is_named(step, name, value):
 )
 def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_one(tmp_path, unknown):
     for names in ("", "batch"):
-        with pytest.raises(WorldError, match="ranks of a launcher that is not known. Start them with srun") as raised:
+        with pytest.raises(LaunchError, match="ranks of a launcher that is not known. Start them with srun") as raised:
             find(tmp_path, names, unknown)
         assert any(word in str(raised.value) for word in unknown.split())
 
