@@ -13,7 +13,7 @@ USER_ERROR=2 NO_PYTHON=127
 
 die() { # <exit status> <what is wrong and where. What to do>
     printf '%s: %s\n' "${0##*/}" "$2" >&2
-    # for `source <(ddp-env)`, whose status is that of this line; `pytorch_launch/report.py` has the same
+    # for `source <(ddp-env)`, whose status is that of this line; `pytorch_launch/launch.py` has the same
     [ "${0##*/}" != ddp-env ] || echo "return $1 2>/dev/null || (exit $1)"
     exit "$1"
 }

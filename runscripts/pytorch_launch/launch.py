@@ -162,14 +162,15 @@ def missing(script, env):
 
 def print_variables(program, arguments, env):
     """Print what `run_distributed` would set, as lines for `source` or `eval`, which an error fails too."""
-    from pytorch_launch.report import failure, statements
+    from pytorch_launch.report import statements
 
     try:
         if arguments:
             raise LaunchError(f"{arguments[0]}: unknown argument", "use it without arguments: `source <(ddp-env)`")
         return write_output(statements(apply(program, plan_dumps(make_plan(env).replace(bind=None))).changes))
     except LaunchError as error:
-        write_output(failure(error.status))
+        # ends `source` with this status, without ending the shell; `launch.bash` has the same
+        write_output(f"return {error.status} 2>/dev/null || (exit {error.status})\n")
         raise
 
 

@@ -41,11 +41,6 @@ def statements(changes):
     return "".join(lines)
 
 
-def failure(status):
-    """A line that ends `source` with `status`, without ending the shell; `launch.bash` has the same."""
-    return f"return {status} 2>/dev/null || (exit {status})\n"
-
-
 #: What `--help` prints.
 USAGE = {
     "conda-python-simple": """\

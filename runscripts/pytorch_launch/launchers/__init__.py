@@ -145,9 +145,11 @@ def single(env, hostname, inherited=None, known=()):
         fault = f"{', '.join(f'{name}={env[name]}' for name in marks)}: ranks of a launcher that is not known"
         remedy = "start them with srun, mpirun, flux run or torchrun, and pass its variables on (a container without "
         raise LaunchError(fault, f"{remedy}--cleanenv), or start one process with conda-python-simple")
-    strays, left = (), slurm.step_of_others(env)
+    tasks, strays, problem = "SLURM_STEP_NUM_TASKS", (), None
+    left = inherited or (tasks if slurm.has_marks(env) and env[tasks] != "1" else None)
+    if left:
+        problem = Problem(f"{left}={env[left]} is of a launch around this job: starting one process", SUBMIT)
     if inherited:
-        left = f"{inherited}={env[inherited]}"
         of_torchrun = (name for name in env if name.startswith("TORCHELASTIC_"))
         strays = {*marks, *of_torchrun, *OF_TORCH, *OF_TORCHRUN, "MASTER_ADDR", "MASTER_PORT", LAUNCH_ID}
         env = {name: value for name, value in env.items() if name not in strays}
@@ -159,7 +161,7 @@ def single(env, hostname, inherited=None, known=()):
         job=optional_number(env, "SLURM_JOB_ID"),
         allocation=slurm.job_allocation(env) if env.get("SLURM_JOB_ID") else _allocation(env),
         strays=tuple(sorted(strays)),
-        problem=Problem(f"{left} is of a launch around this job: starting one process", SUBMIT) if left else None,
+        problem=problem,
     )
     check_exported(env, world, {}, "no srun, mpirun or torchrun started this process")
     return world

@@ -74,19 +74,13 @@ def master(env):
     layout = _layout(env)
     if layout is None:
         # of a step that is not this process's, the list does not count
-        lists = [env[name] for name in NODE_LISTS[_has_marks(env) :] if env.get(name)]
+        lists = [env[name] for name in NODE_LISTS[has_marks(env) :] if env.get(name)]
         if not lists:
             raise LaunchError(f"none of {', '.join(NODE_LISTS)} is set", "run inside a job, or pass a list")
         return hosts(lists[0])[0]
     if layout[0] is None:
         raise LaunchError("Slurm does not report the node of rank 0 of this step", HETEROGENEOUS)
     return layout[0]
-
-
-def step_of_others(env):
-    """The size of a step that this process inherited, as text; None if there is none, or it is 1 as well."""
-    name = "SLURM_STEP_NUM_TASKS"
-    return f"{name}={env[name]}" if _has_marks(env) and env[name] != "1" else None
 
 
 def job_allocation(env):
@@ -97,7 +91,8 @@ def job_allocation(env):
     return tasks, max(nodes, components), "srun"
 
 
-def _has_marks(env):
+def has_marks(env):
+    """Whether this process has the variables of a step, which it may have inherited."""
     return all(env.get(name) for name in ("SLURM_STEP_ID", *STEP_MARKS))
 
 
@@ -107,7 +102,7 @@ def _layout(env):
     A batch script that was submitted from inside a step inherits the variables of that step, without the number of
     their job. The title of the process that started it names its own.
     """
-    if not _has_marks(env) or env["SLURM_STEP_ID"] in BATCH_SCRIPT:
+    if not has_marks(env) or env["SLURM_STEP_ID"] in BATCH_SCRIPT:
         return None
     may_be_script = all(env.get(name, "0") == "0" for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"))
     if may_be_script and is_batch_script(env):
