@@ -83,7 +83,9 @@ def make_plan(env, node=None, *, virtual=False, known=()):
     if world.rank == 0:
         warnings += [*isolation_warnings, *([] if python.prefix else shadowing(env))]
         if not world.exported:  # torchrun-distributed has reported these
-            warnings += [*python.warnings, *removed_variables(env), *openmp_warnings(env, placement.cpus)]
+            removed = [name for name in REMOVED if env.get(name, "0") not in ("", "0")]
+            warnings += [Problem(f"{name} has no effect any longer", f"see {REMOVED[name]}") for name in removed]
+            warnings += [*python.warnings, *openmp_warnings(env, placement.cpus)]
     return Plan(
         env=env,
         world=world,
@@ -132,12 +134,6 @@ def openmp_binding(env):
     if env.get("OMP_PROC_BIND", "").lower() == "false":
         return {}
     return {name: env[name] for name in OPENMP_BINDING if env.get(name, "").lower() not in ("", "none", "disabled")}
-
-
-def removed_variables(env):
-    """A list of Problems: variables of earlier releases that are set."""
-    names = [name for name in REMOVED if env.get(name, "0") not in ("", "0")]
-    return [Problem(f"{name} has no effect any longer", f"see {REMOVED[name]}") for name in names]
 
 
 def openmp_warnings(env, cpus):

@@ -45,6 +45,7 @@ def step(env, hostname):
     if layout is None:
         return None
     (first, local_size, has_components), is_interactive = layout, env["SLURM_STEP_ID"] in INTERACTIVE
+    port = env.get("SLURM_STEP_RESV_PORTS", "").partition(",")[0].partition("-")[0]  # of 12000-12003 or 12000,12005
     world = make_world(
         env,
         OF_SRUN,
@@ -55,7 +56,7 @@ def step(env, hostname):
         job=number(env, "SLURM_JOB_ID"),
         step=int(INTERACTIVE[0]) if is_interactive else number(env, "SLURM_STEP_ID"),
         # the components of a heterogeneous step have reservations of their own
-        reserved_port=None if has_components else _reserved_port(env),
+        reserved_port=int(port) if is_number(port) and not has_components else None,
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
         cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
         masks=_masks(env, local_size),
@@ -172,12 +173,6 @@ def _components(env, nodes):
     count = min(optional_number(env, "SLURM_HET_SIZE") or 0, 128)  # MAX_HET_JOB_COMPS (slurm.h)
     names = [f"SLURM_JOB_NODELIST_HET_GROUP_{group}" for group in range(count)]
     return [host for name in names if env.get(name) for host in read_list(env, name) if host in nodes]
-
-
-def _reserved_port(env):
-    """The first port of `12000-12003` or `12000,12005`, None if none is reserved."""
-    first = env.get("SLURM_STEP_RESV_PORTS", "").partition(",")[0].partition("-")[0]
-    return int(first) if is_number(first) else None
 
 
 def _tasks_per_node(env):
