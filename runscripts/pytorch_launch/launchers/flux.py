@@ -56,19 +56,14 @@ def _layout(env, rank, size, local_rank, nodes):
         remedy = f"with {size} tasks on {nodes} nodes put `flux` on PATH" if env.get("MASTER_ADDR") else EXPORT
         raise LaunchError(f"the nodes of Flux job {job} are not known: `flux job taskmap` failed", remedy)
     lines = [line.partition(": ") for line in text.splitlines() if line.strip()]
-    layouts = [(host.strip(), _idset(ranks)) for host, _, ranks in lines]
+    try:  # sets such as `0-3,8` (flux-framework RFC 22)
+        layouts = [(host.strip(), parse_cpu_list(ranks.strip().strip("[]"))) for host, _, ranks in lines]
+    except ValueError:
+        layouts = []
     node_of = {number: node for node, (_, ranks) in enumerate(layouts) for number in ranks}
     if sorted(node_of) != list(range(size)):
         raise LaunchError(f"`flux job taskmap --to=hosts {job}` does not list {size} tasks", EXPORT)
     return layouts[node_of[0]][0], len(layouts[node_of[rank]][1]), (node_of[rank] - node_of[0]) % len(layouts)
-
-
-def _idset(text):
-    """The numbers of a set such as `0-3,8` (flux-framework RFC 22), none if it is not one."""
-    try:
-        return parse_cpu_list(text.strip().strip("[]"))
-    except ValueError:
-        return set()
 
 
 def flux(env, *arguments):
