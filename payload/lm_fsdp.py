@@ -188,9 +188,8 @@ def train_steps(
     health.watch(*run.network.blocks)
     steps = health.batches(batches(options, run, text))
     run.start_clock()
-    with Profile(options, run.world, report) as profile, Progress(
-        "training", options.steps, first_step=position.step, enabled=run.world.rank == 0
-    ) as progress:
+    profile = Profile(options, run.world, report)
+    with Progress("training", options.steps, first_step=position.step, enabled=run.world.rank == 0) as progress:
         for inputs, labels in profile.batches(steps):
             norm = take_step(options, run, inputs, labels)
             progress.update(position.step, lambda: stop.watch(run.mean_loss()))

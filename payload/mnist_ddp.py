@@ -186,7 +186,8 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     model = DistributedDataParallel(network)
     with fail_together(world):
         metrics = Metrics.of(options, world.rank, first_epoch=position.epoch)
-    with metrics, Profile(options, world, report) as profile:
+    profile = Profile(options, world, report)
+    with metrics:
         train_epochs(options, run, model, sampler, images, metrics, checkpoints, stop, report, profile)
         is_measured = images.selection is images.test and not was_complete
         test_accuracy = position.accuracy if is_measured else accuracy(run, *images.test)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -26,9 +27,9 @@ KINDS = ("computing", "communication", DATA, "idle")
 class Profile:
     """Profiles steps 6 to 10 of this start; without --profile it passes batches through. All ranks call its methods.
 
-    >>> with Profile(options, world, report) as profile:
-    ...     for batch in profile.batches(batches):
-    ...         train(batch)
+    >>> profile = Profile(options, world, report)
+    >>> for batch in profile.batches(batches):
+    ...     train(batch)
     """
 
     def __init__(self, options: argparse.Namespace, world: World, report: Callable = print):
@@ -44,6 +45,7 @@ class Profile:
                 raise TrainingError(f"--profile-ranks: no rank {', '.join(absent)} among {world.size}. Use 0 and up")
             if world.rank == 0:
                 make_directory(self.directory, "--profile")
+        atexit.register(self.end)
         if world.rank in options.profile_ranks:
             activities = [ProfilerActivity.CPU]
             if world.device.type != "cpu":
@@ -102,13 +104,11 @@ class Profile:
                 self.report(table)
         self.report(f"traces written to {self.directory}")
 
-    def __enter__(self) -> Profile:
-        return self
-
-    def __exit__(self, fault: type | None, *_: object) -> None:
-        if self.profiler and 0 < self.taken < STEPS:
+    def end(self) -> None:
+        """Report at the end of the process that it took too few steps."""
+        if self.profiler and self.taken:
             self.profiler.stop()
-        if self.directory and fault is None and self.taken < STEPS:
+        if self.taken < STEPS:
             self.report(f"no profile: {self.taken} steps, {STEPS} are needed")
 
 
