@@ -17,20 +17,10 @@ from training import TrainingError
 from training.accelerator import find_accelerator
 from training.distributed import select_device
 from training.finite import check_loss
-from training.options import OneLineParser, integer, number
+from training.options import OneLineParser
 
-FEATURES = 5
-
-
-def parse_arguments():
-    parser = OneLineParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("--epochs", type=integer(1), default=10000, help="steps, each on all samples (default: %(default)s)")
-    add("--samples", type=integer(1, 10**7), default=1000, help="number of training samples (default: %(default)s)")
-    add("--hidden", type=integer(1, 10**6), default=10, help="width of the hidden layer (default: %(default)s)")
-    add("--lr", type=number(), default=0.01, help="learning rate (default: %(default)s)")
-    add("--seed", type=integer(0, 2**32 - 1), default=1, help="for samples and weights (default: %(default)s)")
-    return parser.parse_args()
+FEATURES, SAMPLES, HIDDEN = 5, 1000, 10
+EPOCHS, LEARNING_RATE = 10000, 0.01  # an epoch is one step on all samples
 
 
 def draw_samples(count):
@@ -42,32 +32,32 @@ def draw_samples(count):
 class SmallNetwork(nn.Module):
     """One hidden layer; returns scores [n, 1], above 0 for "more than 1"."""
 
-    def __init__(self, hidden):
+    def __init__(self):
         super().__init__()
-        self.hidden = nn.Linear(FEATURES, hidden)
-        self.output = nn.Linear(hidden, 1)
+        self.hidden = nn.Linear(FEATURES, HIDDEN)
+        self.output = nn.Linear(HIDDEN, 1)
 
     def forward(self, features):
         return self.output(torch.relu(self.hidden(features)))
 
 
-def train(options):
+def train():
     device = select_device(find_accelerator() is not None, local_rank=0)
-    torch.manual_seed(options.seed)
-    features, labels = (tensor.to(device) for tensor in draw_samples(options.samples))
+    torch.manual_seed(1)
+    features, labels = (tensor.to(device) for tensor in draw_samples(SAMPLES))
     test_features, test_labels = (tensor.to(device) for tensor in draw_samples(10000))
-    network = SmallNetwork(options.hidden).to(device)
-    optimizer = torch.optim.SGD(network.parameters(), lr=options.lr)
+    network = SmallNetwork().to(device)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
 
-    for epoch in range(1, options.epochs + 1):
+    for epoch in range(1, EPOCHS + 1):
         # Computed from the scores: the sigmoid of a score can round to 0, which has no logarithm.
         loss = nn.functional.binary_cross_entropy_with_logits(network(features), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if epoch % max(options.epochs // 10, 1) == 0 or epoch == options.epochs:
+        if epoch % 1000 == 0:
             check_loss(loss.item(), f"epoch {epoch}")
-            print(f"Epoch [{epoch}/{options.epochs}], Loss: {loss.item():.4f}", flush=True)
+            print(f"Epoch [{epoch}/{EPOCHS}], Loss: {loss.item():.4f}", flush=True)
 
     with torch.no_grad():  # on samples that it was not trained on
         correct = ((network(test_features) > 0) == (test_labels > 0)).float().mean()
@@ -76,7 +66,8 @@ def train(options):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # at this size, more threads are slower
+    OneLineParser(description=__doc__.splitlines()[0]).parse_args()
     try:
-        train(parse_arguments())
+        train()
     except TrainingError as error:
         sys.exit(f"nn.py: {error}")

@@ -9,17 +9,8 @@ from pathlib import Path
 
 from training.files import write_file
 
-STYLE = {
-    # Okabe and Ito's colours, distinct also for colour-blind readers: https://jfly.uni-koeln.de/color
-    "axes.prop_cycle": "cycler('color', ['#0072B2', '#009E73', '#D55E00'])",
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.formatter.useoffset": False,
-    "font.size": 9,
-    "lines.markersize": 4,
-}
+# The first is matplotlib's own, whose colours are distinct also for colour-blind readers.
+STYLES = ["tableau-colorblind10", {"axes.grid": True, "grid.alpha": 0.3, "font.size": 9, "lines.markersize": 4}]
 
 
 def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
@@ -28,10 +19,10 @@ def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
     ``draw`` may return another figure. A failure is reported in a line and raises nothing: it must not end a training.
     """
     try:
-        from matplotlib import rc_context
+        from matplotlib import style
         from matplotlib.figure import Figure
 
-        with rc_context(STYLE):
+        with style.context(STYLES):
             figure = Figure(figsize=(width, 3.6), dpi=120, layout="constrained")
             figure = draw(figure) or figure
             content = io.BytesIO()

@@ -12,7 +12,6 @@ import allreduce_check
 import mnist_ddp
 import pytest
 import search
-from ladder import nn
 from launching import PAYLOAD, run_code, run_ranks
 from training import TrainingError, options
 from training.language.options import parse_arguments
@@ -38,7 +37,6 @@ PARSES = {
     "allreduce_check.py": allreduce_check.parse_options,
     "mnist_single.py and mnist_multi.py": of_argv(partial(options.parse_rung, "", gpu=False)),
     "mnist_horovod.py": of_argv(partial(options.parse_rung, "", gpu=False, resumes=False)),
-    "nn.py": of_argv(nn.parse_arguments),
 }
 WRONG = ("-1", "nan", "inf", "-inf", "1e400", "99999999999999999999", "9" * 5000, "", "x")
 #: Options that may be 0.

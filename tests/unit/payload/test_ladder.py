@@ -186,20 +186,11 @@ def test_without_horovod_the_script_reports_which_modules_have_it(run_alone):
 
 
 def test_the_small_network_prints_its_loss_ten_times_and_its_accuracy(run_alone):
-    rank = run_alone("--epochs", 2000, "--lr", 0.05, "--samples", 500, script=LADDER / "nn.py")
+    rank = run_alone(script=LADDER / "nn.py")
     assert rank.stderr == ""
     *epochs, last = rank.stdout.splitlines()
-    found = [re.fullmatch(r"Epoch \[(\d+)/2000\], Loss: (\d\.\d{4})", line) for line in epochs]
-    assert [int(match[1]) for match in found] == list(range(200, 2001, 200))
+    found = [re.fullmatch(r"Epoch \[(\d+)/10000\], Loss: (\d\.\d{4})", line) for line in epochs]
+    assert [int(match[1]) for match in found] == list(range(1000, 10001, 1000))
     losses = [float(match[2]) for match in found]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.2
     assert float(re.fullmatch(r"Accuracy: (\d+\.\d\d)%", last)[1]) > 97
-
-
-def test_the_small_network_honours_its_options_and_its_seed(run_alone):
-    first, again, *others = (
-        run_alone("--epochs", 3, *options, script=LADDER / "nn.py").stdout
-        for options in ((), (), ("--seed", 0), ("--lr", 0.5), ("--hidden", 3), ("--samples", 10))
-    )
-    assert first == again and [output.count("Epoch [") for output in (first, *others)] == [3] * 5
-    assert first not in others
