@@ -45,23 +45,19 @@ def ray_environment(environment: Mapping[str, str], directory: str, address: str
     return changed
 
 
-def is_head_there(host: str, port: int) -> bool | None:
-    """Return whether the head listens; None if its node does not answer in time."""
-    try:
-        socket.create_connection((host, port), timeout=INTERVAL).close()
-    except ConnectionRefusedError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
 def wait_for_head(
     host: str, port: int, node: subprocess.Popen | None = None, *, there: bool = True, seconds: float = START_SECONDS
 ) -> None:
     """Return when the head listens, or not if not ``there``; TrainingError after ``seconds``, or if ``node`` ends."""
     deadline = time.monotonic() + seconds
-    while is_head_there(host, port) is not there:
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=INTERVAL).close()
+            listens: bool | None = True
+        except OSError as error:  # other errors: its node does not answer in time
+            listens = False if isinstance(error, ConnectionRefusedError) else None
+        if listens is there:
+            return
         if node and node.poll() is not None:
             raise TrainingError(f"the Ray node of this rank ended with status {node.returncode}")
         if time.monotonic() > deadline:

@@ -112,8 +112,7 @@ def describe_place(device: torch.device) -> str:
     """Return this host, and the GPU with its PCI address if torch knows it."""
     if device.type == "cpu":
         return platform.node()
-    properties = module_of(device).get_device_properties(device)
-    names = [name for name in ("pci_domain_id", "pci_bus_id", "pci_device_id") if hasattr(properties, name)]
-    address = [getattr(properties, name) for name in names]
-    where = " at {:04x}:{:02x}:{:02x}.0".format(*address) if len(address) == 3 else ""
+    where, found = "", module_of(device).get_device_properties(device)
+    if hasattr(found, "pci_bus_id"):
+        where = f" at {found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
     return f"{platform.node()}, GPU {device.index}{where}"
