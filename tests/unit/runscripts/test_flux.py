@@ -91,17 +91,13 @@ def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp
         ("RANK=0", "RANK=0 is exported, but FLUX_TASK_RANK=3"),
         ("LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4 is exported, but Flux job"),
         ("MASTER_ADDR= PATH=/absent", "the nodes of Flux job ƒ4yBboYGo are not known"),  # in an image without flux
+        # with another number of tasks on each node, an address does not tell the tasks of this node
+        ("FLUX_JOB_NNODES=3 PATH=/absent", "failed. With 4 tasks on 3 nodes put `flux` on PATH"),
     ],
 )
 def test_variables_of_flux_that_contradict_each_other_or_do_not_tell_are_named(changes, message):
     with pytest.raises(LaunchError, match=message):
         discover({**FLUX, "MASTER_ADDR": "n1", **variables(changes)}, "n2")
-
-
-def test_an_address_that_is_exported_already_is_no_advice(tmp_path):
-    """With another number of tasks on each node it does not tell the tasks of this node."""
-    with pytest.raises(LaunchError, match="failed. With 4 tasks on 3 nodes put `flux` on PATH"):
-        discover({**FLUX, "FLUX_JOB_NNODES": "3", "MASTER_ADDR": "n1", "PATH": str(tmp_path)}, "n2")
 
 
 def test_all_tasks_of_a_job_meet_at_one_port_and_another_job_at_another(tmp_path):
