@@ -9,7 +9,7 @@ import glob
 import os
 
 from easybuild.easyblocks.generic.containerimage import last_line
-from easybuild.tools.build_log import EasyBuildError, print_warning
+from easybuild.tools.build_log import print_warning
 from easybuild.tools.filetools import find_backup_name_candidate, mkdir, remove_dir, symlink
 
 from pytorch_install.programs.hold_packages import LINE, OF_IMAGE
@@ -32,7 +32,7 @@ class UserSoftware:
     The environment on top of one installation.
 
     Every installation makes a new one, `part`, which the sanity check uses. The users' environment is not changed
-    before the installation is final, and then only if it does not fit the image.
+    before the installation is final; one that fits the image keeps its packages.
     """
 
     def __init__(self, installdir):
@@ -51,17 +51,8 @@ class UserSoftware:
                     os.path.join(self.installdir, name), use_abspath_source=False)
         remove_dir(self.part)  # left by an installation that was killed
         mkdir(self.part, parents=True)
-        result = run_in_image(python, 'make', self.part + ':/user-software')
-        if result.exit_code != 0:
-            raise EasyBuildError("The image's Python could not make a virtual environment in %s: %s",
-                                 self.part, last_line(result.output))
-        found = self.find(python)
-        if found in (OUTDATED, ABSENT):
-            for path in (self.directory, os.path.dirname(self.environment)):
-                if os.path.isdir(path) and not os.access(path, os.W_OK):
-                    raise EasyBuildError("No write permission: %s, where the image needs a new environment. Ask its "
-                                         "owner, or move it", path)
-        return found
+        run_in_image(python, 'make', self.part + ':/user-software', fail_on_error=True)
+        return self.find(python)
 
     def find(self, python):
         """State of the users' environment: FITS, OUTDATED, MOVED or ABSENT."""
@@ -69,7 +60,7 @@ class UserSoftware:
         if not packed and not os.path.isdir(self.environment):
             return ABSENT
         bind = self.packed + ':/user-software:ro,image-src=/' if packed else self.directory + ':/user-software'
-        result = run_in_image(python, 'check', bind)
+        result = run_in_image(python, 'check', bind, fail_on_error=False)
         # a packed environment is read-only
         states = {FITS: FITS, OUTDATED: OUTDATED, MOVED: OUTDATED if packed else MOVED}
         if result.exit_code not in states:
@@ -111,11 +102,10 @@ class UserSoftware:
         return True
 
 
-def run_in_image(python, task, bind):
+def run_in_image(python, task, bind, **options):
     """Run a task of make_venv.py with the image's Python and /user-software; return EasyBuild's result."""
     # without the host's PYTHONPATH, the image can set its own
     variables = {'PYTHONPATH': None, 'SINGULARITY_BIND': bind, 'APPTAINER_BIND': bind}
-    return run_program(python, 'make_venv.py', task, LINE % OF_IMAGE, variables=variables, fail_on_error=False,
-                       hidden=True)
+    return run_program(python, 'make_venv.py', task, LINE % OF_IMAGE, variables=variables, hidden=True, **options)
 
 

@@ -91,19 +91,15 @@ foreach bind $binds {
 proc add_to_both {name separator entries} {
     global env
     set lists [list SINGULARITY$name APPTAINER$name]
-    set users {}
-    foreach list $lists {
-        set present($list) [expr {[info exists env($list)] ? [split $env($list) $separator] : {}}]
-        lappend users {*}$present($list)
-    }
-    foreach list $lists {
+    set users [lmap list $lists {expr {[info exists env($list)] ? [split $env($list) $separator] : {}}}]
+    foreach list $lists present $users {
         set note __PYTORCH_ADDED_TO_$list
         set added {}
         if {[module-info mode] in {remove unload}} {
             set added [expr {[info exists env($note)] ? [split $env($note) $separator] : {}}]
         } else {
-            foreach entry [concat $users $entries] {
-                if {$entry ne {} && $entry ni $present($list) && $entry ni $added} {
+            foreach entry [concat {*}$users $entries] {
+                if {$entry ne {} && $entry ni $present && $entry ni $added} {
                     lappend added $entry
                 }
             }

@@ -124,15 +124,6 @@ def write_source(directory, name, version, message):
             archive.addfile(entry, BytesIO(content.encode()))
 
 
-def hook(packages, installation):
-    """Whether Pythons that see this torch run the hook; it is written where the directory is of the installation."""
-    path = os.path.join(packages, HOOK)
-    if os.path.realpath(packages).startswith(os.path.realpath(installation) + os.sep):
-        with open(path, 'w') as file:
-            file.write(LINE % repr(installation))
-    return os.path.exists(path)
-
-
 def main(installation, index):
     """Write the files; nothing if torch has no metadata."""
     try:
@@ -163,7 +154,11 @@ def main(installation, index):
         write_source(held, name, version, message)
     with open(os.path.join(held, 'packages'), 'w') as file:  # for users_pip.py and uv: where this torch is
         file.write(packages + '\n')
-    if hook(packages, installation):
+    hook = os.path.join(packages, HOOK)
+    if os.path.realpath(packages).startswith(os.path.realpath(installation) + os.sep):
+        with open(hook, 'w') as file:
+            file.write(LINE % repr(installation))
+    if os.path.exists(hook):
         with open(os.path.join(held, 'hooked'), 'w'):  # otherwise, the module sets pip's variables
             pass
 
