@@ -87,9 +87,7 @@ def parse_parameter(text: str) -> Parameter:
 
 def remove_incomplete_line(journal: Path) -> None:
     """Remove what a full disk left of a last line: Optuna would write the next entry behind it. Hold Optuna's lock."""
-    if journal.is_symlink():
-        raise TrainingError(f"{journal}: a symbolic link, which is not followed. Remove it")
-    content = read_file(journal) if journal.exists() else b""
+    content = read_file(journal, follow_links=False) if os.path.lexists(journal) else b""
     rest = len(content) - content.rfind(b"\n") - 1
     if rest:
         print(f"{journal}: removed an incomplete last line", flush=True)
