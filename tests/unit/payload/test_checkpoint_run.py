@@ -57,6 +57,7 @@ def test_a_state_of_another_version_gets_memory_of_its_own_with_the_shapes_and_s
         moments = first(state)
         moments["step"] = moments["step"].reshape(1)
         moments["exp_avg"] = moments["exp_avg_sq"] = torch.ones(1).expand(8, 4)
+        group(state)["params"].reverse()  # the numbers are the run's own
 
     before, after = small_run(alone), small_run(alone)
     take_steps(before, 1)
