@@ -32,7 +32,7 @@ HOOK_CODE = ('import importlib.util as util, os; torch = util.find_spec("torch")
              'torch and open(os.path.join(os.path.dirname(os.path.dirname(torch.origin)), %r), "w").write(%r)'
              % (HOOK, LINE % OF_IMAGE))
 
-# Shell code that gives an image what all have that are built here, and fails for no image without torch.
+# Shell code that gives an image what all have that are built here; it also runs in an image without torch.
 LAYOUT = (read_file(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'layout.sh'))
           + 'python3 -Ic %s || true\n' % shlex.quote(HOOK_CODE))
 
