@@ -17,7 +17,7 @@ def test_a_registry_with_a_login_is_used_and_no_log_has_the_password(site, tmp_p
         digest = private.add_layers([make_layer(tmp_path / "layer", 1000)])
         lines = f"image = 'docker://{private.address}/tiny/private@{digest}'"
         environ = {"HOME": str(home)}
-        assert "unauthorized" in site.refuse(lines, environ=environ)
+        assert "required. Check the digest, the network and your login" in site.refuse(lines, environ=environ)
         environ.update(APPTAINER_DOCKER_USERNAME="user", APPTAINER_DOCKER_PASSWORD=PASSWORD)
         logs = work / "logs"
         message = site.install(lines, f"--fetch --tmpdir={logs} --disable-cleanup-tmpdir", environ=environ)
