@@ -63,24 +63,3 @@ class Launcher(PyTorchJob):
     def is_one_world(self):
         world = rf"^all-reduce check: ranks {self.num_tasks}, nodes {self.node_count},"
         return passes(self.stdout, world, r"^sums: right in all \d+ sizes on all ranks$")
-
-
-@rfm.simple_test
-class OneProcess(PyTorchJob):
-    """Without a launcher: one process, in a batch script."""
-
-    descr = "One process without a launcher"
-    nodes = 1
-    tasks_are_ranks = False
-    tags = UPGRADE
-
-    @run_before("run")
-    def set_command(self):
-        self.skip_if("srun_options" in self.current_environ.extras, "only srun starts this environment's image")
-        self.job.launcher = getlauncher("local")()
-        self.executable = self.runscript("conda-python-distributed")
-        self.executable_opts = ["-u", "$PAYLOAD/allreduce_check.py", "--max-size 64"]
-
-    @sanity_function
-    def is_alone(self):
-        return passes(self.stdout, r"^all-reduce check: ranks 1, nodes 1,")
