@@ -159,7 +159,7 @@ class Run:
 
     def run(self):
         """Run steps; return the exit status of the last one."""
-        if not self.options.no_preflight and self.nodes:
+        if not self.options.no_preflight and not self.shortage():
             self.leave_out(check_nodes(self.nodes, self.where))
             print_message(PROGRAM, f"{len(self.nodes)} nodes passed the check")
         if self.shortage():
@@ -182,7 +182,7 @@ class Run:
             else:
                 self.leave_out({**killed_nodes(lines), **lost})
                 try:
-                    self.leave_out(check_nodes(self.nodes, self.where))
+                    self.leave_out({} if self.shortage() else check_nodes(self.nodes, self.where))
                 except LaunchError as error:
                     print_message(PROGRAM, error.fault)
                 if not set(nodes) & set(self.failed):

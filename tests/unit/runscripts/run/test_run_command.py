@@ -157,6 +157,7 @@ RUNS = [
     ("--spare 1", {"step_1": "exit 3"}, ENV, 3, [""], "run 1 exited with status 3, and no node failed: not repeated"),
     ("", {"step_1": f"{REMOVED}; exit 0"}, ENV, 1, [""], "exited with status 1. No spare node is left"),
     ("", {"step_1": f"{DOWN}; exit 137"}, ENV, 137, [""], LEFT),
+    ("", {"jobs": "7|RUNNING|n2", "step_1": f"{DOWN}; exit 137"}, ENV, 137, [""], "left: 0 of the 1 nodes"),
     ("-N1 --retries 1", TWO_FAIL, ENV, 1, ["", ""], "run 2 exited with status 1, the last of --retries 1"),
     ("--spare 1", {"step_1": "echo '7|COMPLETING|n1' >jobs; exit 143"}, ENV, 143, [""], "the job is COMPLETING"),
     *(("", {"jobs": jobs}, ENV, 2, [], ENDED) for jobs in ("9|RUNNING|n[1-3]", "")),
