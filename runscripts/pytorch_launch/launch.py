@@ -106,12 +106,11 @@ def run_distributed(program, arguments, env):
     return become_python(arguments, change_environment(env, plan.changes))
 
 
-# Options of python(1) without a script after them: code, a module, or a text that Python prints.
-NO_SCRIPT = ("c", "m", "h", "V", "?")
+# Options of python(1) without a script after them: code, a module, or a text that Python prints; and those with a
+# value, attached or as the next argument.
+NO_SCRIPT, TAKES_VALUE = ("c", "m", "h", "V", "?"), ("W", "X")
 #: Names of standard input.
 STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
-# Options with a value, attached or as the next argument.
-TAKES_VALUE = ("W", "X")
 
 
 def script_path(arguments):
