@@ -1,4 +1,4 @@
-"""The documentation site in a browser: pages on a desktop and a phone, and the search."""
+"""The documentation site in a browser: its pages on a desktop and a phone."""
 
 import os
 import threading
@@ -105,24 +105,3 @@ def test_every_page_fits_its_window_and_shows_its_pictures(visit, site, size):
         faults += [f"{page}: too wide: {element}" for element in window.evaluate(TOO_WIDE)]
         faults += window.evaluate("[...document.images].filter(image => !image.naturalWidth).map(image => image.src)")
     assert faults == []
-
-
-@pytest.mark.parametrize(
-    ("words", "page", "shown"),
-    [
-        ("MASTER_ADDR", "rank-variables.html", "MASTER_ADDR"),
-        ("--max-restarts", "launch.html", "--max-restarts"),
-        ("hyper parameters", "watching.html", "hyper-parameters"),
-        ("the working directory is gone", "troubleshooting.html", "gone"),
-    ],
-)
-def test_the_search_finds_variables_options_and_messages(visit, words, page, shown):
-    window = visit("desktop")
-    window.goto("index.html")
-    window.keyboard.press("s")
-    window.keyboard.insert_text(words)  # at once: results of what is typed first would be there for a moment
-    window.keyboard.press("Shift")  # the theme reads the field when a key goes up
-    results = window.locator(".md-search-result__item")
-    results.first.wait_for()
-    best = [(each.locator("a").first.get_attribute("href"), each.text_content()) for each in results.all()[:3]]
-    assert any(page in link.partition("?")[0] and shown in text for link, text in best), best
