@@ -313,18 +313,18 @@ def check_nodes(nodes, where):
 
 
 def ask(nodes, where):
-    """The failed checks of each node that answers, and srun's last error, or why there is none."""
+    """The failed checks of each node that answers, and srun's first error, or that there is no answer."""
     where = [*where, f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--ntasks={len(nodes)}"]
     step = ["--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=0", "--time=3", "--mpi=none"]
     doctor = [DOCTOR, "--json", f"--timeout={CHECK_SECONDS}", f"--only={CHECKS}"]
     text = call(["srun", *where, *step, *doctor], STEP_SECONDS, stderr=subprocess.STDOUT)[1]
-    answers, reason = {}, f"no answer within {STEP_SECONDS} s"
+    answers, reasons = {}, []
     for line in text.splitlines():
         if line.startswith("srun: error: "):
-            reason = line.replace("error: ", "", 1)
+            reasons.append(line.replace("error: ", "", 1))
         with contextlib.suppress(ValueError):  # other lines, and those that are cut
             found = json.loads(line) if line.startswith("{") else {}
             failed = [row for row in found.get("checks", []) if row["verdict"] == FAIL]
             if found.get("node") in nodes:
                 answers[found["node"]] = {row["check"]: row["finding"] for row in failed}
-    return answers, reason
+    return answers, [*reasons, f"no answer within {STEP_SECONDS} s"][0]
