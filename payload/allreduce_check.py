@@ -144,7 +144,7 @@ class Ranks:
             with suppress(RuntimeError):
                 self.store.add(f"here {self.rank}", 1)
                 while True:
-                    absent = [rank for rank in range(self.size) if not self.is_here(rank)]
+                    absent = [rank for rank in range(self.size) if not self.store.add(f"here {rank}", 0)]
                     if not absent or time.monotonic() >= deadline:
                         break
                     time.sleep(POLL_SECONDS)
@@ -154,9 +154,6 @@ class Ranks:
         thread.start()
         thread.join(seconds + 5)
         return absent
-
-    def is_here(self, rank: int) -> bool:
-        return self.store.add(f"here {rank}", 0) > 0
 
     def end_with_names(self, error: Exception) -> None:
         """End this process with a line that names the ranks that do not answer; return if all of them answer.
@@ -217,11 +214,11 @@ def last_warning(log: str) -> str:
 
 
 class Threshold(NamedTuple):
-    """The minimum bus bandwidth in GB/s for ``size`` bytes; ``shape``: (nodes, ranks per node), None for any."""
+    """The minimum bus bandwidth in GB/s for ``size`` bytes; ``shape``: such as 2x8, None for any."""
 
     busbw: float
     size: int
-    shape: tuple[int, int] | None
+    shape: str | None
 
 
 def read_size(text: str) -> int:
@@ -244,14 +241,10 @@ def read_thresholds(text: str) -> list[Threshold]:
     thresholds = []
     for word in text.split():
         try:
-            busbw, size, *shapes = word.split("@")
-            shape = None
-            for text in shapes:
-                nodes, ranks = text.split("x")
-                shape = int(nodes), int(ranks)
-            if not (0 < float(busbw) <= 1e9 and len(shapes) < 2 and min(shape or (1,)) > 0):
+            busbw, size, *shape = word.split("@")
+            if not (0 < float(busbw) <= 1e9 and re.fullmatch(r"(\d+x\d+)?", "@".join(shape))):
                 raise ValueError(word)
-            thresholds.append(Threshold(float(busbw), read_size(size), shape))
+            thresholds.append(Threshold(float(busbw), read_size(size), "".join(shape) or None))
         except (ValueError, ArgumentTypeError):
             raise ArgumentTypeError(
                 f"{word[:40]!r} is not a threshold: <GB/s>@<size>[@<nodes>x<ranks per node>], such as 80.75@128MiB@2x8"
@@ -261,9 +254,8 @@ def read_thresholds(text: str) -> list[Threshold]:
 
 def applicable_thresholds(ranks: Ranks, thresholds: Sequence[Threshold]) -> list[Threshold]:
     """Return the thresholds for this number of nodes and ranks; none for one rank, which sends nothing."""
-    shapes: list[tuple[int, int] | None] = [None]
-    if len({ranks.hosts.count(node) for node in ranks.nodes}) == 1:
-        shapes.append((len(ranks.nodes), ranks.size // len(ranks.nodes)))
+    counts = {ranks.hosts.count(node) for node in ranks.nodes}
+    shapes = (None, f"{len(ranks.nodes)}x{counts.pop()}" if len(counts) == 1 else None)
     return [threshold for threshold in thresholds if ranks.size > 1 and threshold.shape in shapes]
 
 

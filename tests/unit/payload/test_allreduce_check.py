@@ -75,7 +75,7 @@ def test_options_take_precedence_over_the_profile_and_the_defaults_of_a_quick_ch
     ):
         options = check.parse_options(line)
         assert [options.max_size, options.timeout] == expected
-        assert options.threshold == [Threshold(80.75, 2**27, (2, 8))]
+        assert options.threshold == [Threshold(80.75, 2**27, "2x8")]
     assert check.parse_options(["--threshold", "1@4"]).threshold == [Threshold(1, 4, None)]
 
 
@@ -92,7 +92,7 @@ class Counted(check.Ranks):
     def missing(self, seconds):
         answers = [0]  # at each reading of the clock: what was polled before the last one may be older
         def monotonic():
-            answers.append(sum(map(self.is_here, range(self.size))))
+            answers.append(sum(self.store.add(f"here {rank}", 0) > 0 for rank in range(self.size)))
             return seconds if answers[-2] == self.size - 1 else 0
         check.time = types.SimpleNamespace(sleep=time.sleep, monotonic=monotonic)
         names = super().missing(seconds)

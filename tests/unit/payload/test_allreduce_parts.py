@@ -133,7 +133,7 @@ def test_sizes_and_thresholds_are_read_and_shown():
     assert {text: read_size(text) for text in sizes} == sizes
     shown = {4: "4 B", 1000: "1000 B", 1024: "1 KiB", 2**27: "128 MiB", 3 * 2**29: "1536 MiB"}
     assert {size: show_size(size) for size in shown} == shown
-    expected = [Threshold(80.75, 2**27, (2, 8)), Threshold(10, 2**20, None)]
+    expected = [Threshold(80.75, 2**27, "2x8"), Threshold(10, 2**20, None)]
     assert read_thresholds("80.75@128MiB@2x8 10@1M") == expected and read_thresholds("") == []
 
 
