@@ -54,7 +54,7 @@ def lines_of(mode, files, python):
     if problem:
         return ["nothing is bound: the image cannot load the host's libraries (%s). Add what is missing to "
                 "PYTORCH_HOST_NETWORK_FILES, or use a newer image" % problem]
-    kept = [own[name] for name in own if name not in bound and NETWORK.fullmatch(name)]
+    kept = [own[name] for name in libraries if name in own and name not in bound and NETWORK.fullmatch(name)]
     return [*bound.values(), *(["the image's own are used: %s. To bind the host's, export PYTORCH_HOST_NETWORK=replace"
                                 % ', '.join(kept)] if kept else [])]
 
@@ -65,7 +65,8 @@ def expand(entry):
     pattern = path / 'lib*.so*' if path.is_dir() else path
     found = {file.name: file for file in sorted(Path('/').glob(str(pattern).lstrip('/')), key=numbers)}
     # of libcxi.so, libcxi.so.1 and libcxi.so.1.5.0, the one that programs load
-    return [file for name, file in found.items() if soname(file) == name or soname(file) not in found]
+    return [file for name, file in found.items() if re.fullmatch(r'lib.*\.so(\.\d+)*', name)
+            and (soname(file) == name or soname(file) not in found)]
 
 
 def numbers(path):

@@ -16,13 +16,15 @@ from pytorch_install.tree import PARTS
 # File in the installation with the module's variables, for commands that run by their path without it.
 RECORDED = 'module.bash'
 
-# Variables that name a path of the host which programs in the image read or write: files for connections, for example
-# certificates of a private authority, and directories for temporary files and caches.
-FILES = ['PIP_CERT', 'PIP_CLIENT_CERT', 'PIP_CONFIG_FILE', 'SSL_CERT_FILE', 'REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE',
-         'GIT_SSL_CAINFO', 'AWS_CA_BUNDLE', 'TMPDIR', 'XDG_CACHE_HOME', 'PIP_CACHE_DIR', 'UV_CACHE_DIR', 'HF_HOME',
-         'HF_HUB_CACHE', 'HF_DATASETS_CACHE', 'TORCH_HOME', 'TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR',
-         'MIOPEN_USER_DB_PATH', 'CUDA_CACHE_PATH', 'MPLCONFIGDIR', 'WANDB_DIR', 'WANDB_CACHE_DIR', 'NLTK_DATA',
-         'RAY_TMPDIR']
+# Variables that name a file of the host with which pip and other programs connect to servers, for example certificates
+# of a private authority. The image may lack it, or have another file at its path.
+CONNECTION_FILES = ['PIP_CERT', 'PIP_CLIENT_CERT', 'PIP_CONFIG_FILE', 'SSL_CERT_FILE', 'REQUESTS_CA_BUNDLE',
+                    'CURL_CA_BUNDLE', 'GIT_SSL_CAINFO', 'AWS_CA_BUNDLE']
+
+# Variables that name a directory of the host for temporary files and caches, which programs in the image write to.
+CACHES = ['TMPDIR', 'XDG_CACHE_HOME', 'PIP_CACHE_DIR', 'UV_CACHE_DIR', 'HF_HOME', 'HF_HUB_CACHE', 'HF_DATASETS_CACHE',
+          'TORCH_HOME', 'TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR', 'MIOPEN_USER_DB_PATH', 'CUDA_CACHE_PATH',
+          'MPLCONFIGDIR', 'WANDB_DIR', 'WANDB_CACHE_DIR', 'NLTK_DATA', 'RAY_TMPDIR']
 
 # Top-level directories that an image has itself.
 OF_IMAGES = 'bin boot dev etc lib lib32 lib64 libx32 opt proc root run sbin sys tmp usr var'
@@ -102,7 +104,8 @@ def recorded_variables(installdir, name, version, more):
 def image_interface(generator, recipe, image, user_software):
     """The image (a file name), what it sees of the host, and its search path."""
     flags = ('SINGULARITY_NV', 'APPTAINER_NV') if recipe['gpu'] == 'cuda' else ()
-    lists = {'central_images': recipe['central_images'], 'binds': recipe['binds'], 'files': FILES}
+    lists = {'central_images': recipe['central_images'], 'binds': recipe['binds'], 'connection_files': CONNECTION_FILES,
+             'caches': CACHES}
     return ''.join(installed(generator, flag, '1', relpath=False) for flag in flags) + template(
         generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path), of_images=OF_IMAGES,
         user_software=user_software, **places()) + template(

@@ -9,7 +9,7 @@ import glob
 import os
 
 from easybuild.easyblocks.generic.containerimage import last_line
-from easybuild.tools.build_log import print_warning
+from easybuild.tools.build_log import EasyBuildError, print_warning
 from easybuild.tools.filetools import find_backup_name_candidate, mkdir, remove_dir, symlink
 
 from pytorch_install.programs.hold_packages import LINE, OF_IMAGE
@@ -52,7 +52,13 @@ class UserSoftware:
         remove_dir(self.part)  # left by an installation that was killed
         mkdir(self.part, parents=True)
         run_in_image(python, 'make', self.part + ':/user-software', fail_on_error=True)
-        return self.find(python)
+        found = self.find(python)
+        if found in (OUTDATED, ABSENT):  # what `finish` renames: until then, the installation can be undone
+            for path in (self.directory, os.path.dirname(self.environment)):
+                if os.path.isdir(path) and not os.access(path, os.W_OK):
+                    raise EasyBuildError("No write permission: %s, where the image needs a new environment. Ask its "
+                                         "owner, or move it", path)
+        return found
 
     def find(self, python):
         """State of the users' environment: FITS, OUTDATED, MOVED or ABSENT."""

@@ -158,7 +158,8 @@ proc bind_directories {directories} {
         # Lmod reads all of an image's Tcl module before it loads the profile: the profile adds them
         if {[info exists ::ModuleTool] && $::ModuleTool eq "Lmod" && [lindex [users_value __PYTORCH_RUNTIME] 2] eq "image"
             && ([module-info mode] eq "display" || ![is_set PYTORCH_BIND])} {
-            set users [split [users_value SINGULARITY_BIND],[users_value APPTAINER_BIND] ,]
+            set users [users_value APPTAINER_BIND] ;# if both are set, this one is read
+            set users [split [expr {$users eq {} ? [users_value SINGULARITY_BIND] : $users}] ,]
             set users [lmap bind $users {regsub {^[^:]+:([^:]+).*} $bind {\1}}] ;# their destinations
             foreach name {SINGULARITY_BINDPATH APPTAINER_BINDPATH} {
                 extend_list $name [lmap directory $found {expr {$directory in $users ? [continue] : $directory}}]

@@ -43,14 +43,20 @@ end
 for directory in (os.getenv("PYTORCH_BIND") or ""):gmatch("/[^,]+") do
     table.insert(binds, directory) -- not examined here: its file system may not answer
 end
-for _, name in ipairs({ %(files)s }) do
-    local wanted = (os.getenv(name) or ""):match("^/[^,:]*[^,:/]") or ""
-    local path, top = wanted, wanted:match("[^/]+")
-    while path ~= "" and not isDir(path) and not isFile(path) do
-        path = path:match("^(.*)/") -- not made yet: one above it, unless the image has its own
+for _, name in ipairs({ %(connection_files)s }) do
+    local file = os.getenv(name) or ""
+    if file:match("^/[^,:]*$") and lfs.attributes(file, "mode") == "file" then
+        table.insert(binds, file)
     end
-    if path ~= "" and (path == wanted or not (" %(of_images)s "):find(" " .. top .. " ", 1, true)) then
-        table.insert(binds, path)
+end
+for _, name in ipairs({ %(caches)s }) do
+    local wanted = (os.getenv(name) or ""):match("^/[^,:]*[^,:/]") or ""
+    local directory, top = wanted, wanted:match("[^/]+")
+    while directory ~= "" and not isDir(directory) do -- not made yet: one above it, unless the image has its own
+        directory = directory:match("^(.*)/")
+    end
+    if directory ~= "" and (directory == wanted or not (" %(of_images)s "):find(" " .. top .. " ", 1, true)) then
+        table.insert(binds, directory)
     end
 end
 if user_software then
@@ -69,6 +75,7 @@ end
 for _, name in ipairs({ "SINGULARITY_BIND", "APPTAINER_BIND" }) do
     local note, entries, kept = "__PYTORCH_DROPPED_FROM_" .. name, os.getenv(name) or "", {}
     local is_dropped = mode() == "unload" and os.getenv(note)
+    is_theirs = entries ~= "" and {} or is_theirs -- if both are set, the second is read
     for entry in entries:gmatch("[^,]+") do
         is_theirs[destination(entry) or entry] = not is_ours[entry]
         is_dropped = is_dropped or mode() ~= "unload" and is_ours[entry]

@@ -48,16 +48,21 @@ foreach directory [expr {[info exists env(PYTORCH_BIND)] ? [split $env(PYTORCH_B
         lappend binds $directory ;# not examined here: its file system may not answer
     }
 }
-foreach name [list %(files)s] {
+foreach name [list %(connection_files)s] {
+    if {[info exists env($name)] && [regexp {^/[^,:]*$} $env($name)] && [file isfile $env($name)]} {
+        lappend binds $env($name)
+    }
+}
+foreach name [list %(caches)s] {
     if {![info exists env($name)] || ![regexp {^/[^,:]*[^,:/]} $env($name) wanted]} {
         continue
     }
-    set path $wanted
-    while {$path ne "/" && ![file isdirectory $path] && ![file isfile $path]} {
-        set path [file dirname $path] ;# not made yet: one above it, unless the image has its own
+    set directory $wanted
+    while {$directory ne "/" && ![file isdirectory $directory]} { ;# not made yet: one above it, unless the image has its own
+        set directory [file dirname $directory]
     }
-    if {$path ne "/" && ($path eq $wanted || [lindex [file split $wanted] 1] ni [split "%(of_images)s"])} {
-        lappend binds $path
+    if {$directory ne "/" && ($directory eq $wanted || [lindex [file split $wanted] 1] ni [split "%(of_images)s"])} {
+        lappend binds $directory
     }
 }
 
@@ -72,7 +77,9 @@ foreach name {SINGULARITY_BIND APPTAINER_BIND} {
     set note __PYTORCH_DROPPED_FROM_$name
     set entries [expr {[info exists env($name)] ? [split $env($name) ,] : {}}]
     set kept [lmap entry $entries {expr {$entry in $ours ? [continue] : $entry}}]
-    lappend theirs {*}[lmap entry $kept {destination $entry}]
+    if {$entries ne {}} {
+        set theirs [lmap entry $kept {destination $entry}] ;# if both are set, the second is read
+    }
     if {[module-info mode] in {remove unload} ? [info exists env($note)] : [llength $kept] < [llength $entries]} {
         setenv $note 1
         pushenv $name [join $kept ,]

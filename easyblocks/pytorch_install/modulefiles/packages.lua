@@ -6,6 +6,9 @@ local userbase = shared .. "-%(identity)s"
 if isDir(shared) and not isDir(userbase) then
     userbase = shared
 end
+if mode() == "unload" then -- what loading found: the user may have moved it since
+    userbase = (os.getenv("__PYTORCH_PACKAGES") or ""):match("^(.-)/torch_extensions") or userbase
+end
 pushenv("PYTHONUSERBASE", userbase)
 -- Extensions that torch compiles for this user fit only this torch.
 local extensions, recorded = pathJoin(userbase, "torch_extensions"), ""

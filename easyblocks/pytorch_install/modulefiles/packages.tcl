@@ -6,6 +6,9 @@ set userbase $shared-%(identity)s
 if {[file isdirectory $shared] && ![file isdirectory $userbase]} {
     set userbase $shared
 }
+if {[module-info mode] in {remove unload} && [info exists env(__PYTORCH_PACKAGES)]} {
+    regexp {^(.*?)/torch_extensions} $env(__PYTORCH_PACKAGES) _ userbase ;# what loading found: the user may have moved it
+}
 pushenv PYTHONUSERBASE $userbase
 # Extensions that torch compiles for this user fit only this torch.
 set extensions $userbase/torch_extensions

@@ -12,6 +12,8 @@ import os
 import re
 import site
 import sys
+import tarfile
+from ast import literal_eval
 from importlib.machinery import PathFinder
 from logging import getLogger
 from shutil import which
@@ -154,11 +156,12 @@ def keep_torch(advice, versions):
             if candidate.project_name != chosen.project_name or candidate.version <= chosen.version:
                 continue
             names = [required.project_name for required in requirements(chosen)]
-            for required in sorted(requirements(candidate), key=excluded, reverse=True):
+            for required in sorted(requirements(candidate), reverse=True,
+                                   key=lambda required: excluded(required) or bool(refusal(required, versions))):
                 reason = '%s %s requires %s' % (candidate.project_name, candidate.version, required)
                 if required.project_name in versions and required.project_name not in names:
                     remedy = advice if excluded(required) else 'Not installing %s, which does not' % chosen.version
-                    raise InstallationError('%s. %s' % (reason, remedy))
+                    raise InstallationError('%s. %s' % (reason, refusal(required, versions) or remedy))
                 if excluded(required):
                     getLogger('pip._internal').warning('%s: installing %s. %s', reason, chosen.version, advice)
 
@@ -179,6 +182,15 @@ def keep_torch(advice, versions):
 
     Resolver.resolve, Factory.get_installation_error = resolve_and_keep, get_error_with_advice
     AlreadyInstalledCandidate.iter_dependencies = dependencies
+
+
+def refusal(required, versions):
+    """Why a package that the module does not have fails, in the words of its source (hold_packages.py); else ''."""
+    stem = '%s-%s' % (required.project_name, versions.get(required.project_name))
+    if not os.path.exists(os.path.join(HELD, stem + '.tar.gz')):
+        return ''
+    with tarfile.open(os.path.join(HELD, stem + '.tar.gz')) as source:
+        return literal_eval(re.search(r'\((.*)\)', source.extractfile(stem + '/backend.py').read().decode())[1])
 
 
 def explain_uv():

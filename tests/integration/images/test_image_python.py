@@ -99,7 +99,9 @@ def test_packages_on_top_of_an_image_of_an_earlier_version_are_kept(testbed, con
         "enter /user-software/venv/pytorch/bin/python -c 'import mine'",
         f"enter {check}; echo writable $?",
         f"apptainer exec --bind {directory}:/user-software:ro $SIF {check}; echo packed $?",
+        f"mkdir -p {directory}/other/site-packages",  # where a new image has its packages
+        f"enter env PYTHONPATH=/user-software/other/site-packages {check} || echo moved $?",
     ]
     version, *status = testbed.run("\n".join(lines)).splitlines()
     assert version.startswith("2.")
-    assert status == ["writable 0", "packed 0"]
+    assert status == ["writable 0", "packed 0", "moved 4"]

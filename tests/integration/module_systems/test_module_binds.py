@@ -90,9 +90,10 @@ def test_the_hosts_certificate_files_are_bound_into_the_image(image_site, tmp_pa
     for name in ("ca.pem", "with,comma.pem", "target.pem"):
         (tmp_path / name).touch()
     (tmp_path / "link.pem").symlink_to("target.pem")
+    (tmp_path / "directory").mkdir()
     output = image_site.run(
         f"""export PIP_CERT={tmp_path}/ca.pem SSL_CERT_FILE={tmp_path}/ca.pem REQUESTS_CA_BUNDLE={tmp_path}/link.pem
-export CURL_CA_BUNDLE={tmp_path}/with,comma.pem AWS_CA_BUNDLE={tmp_path}/none.pem
+export CURL_CA_BUNDLE={tmp_path}/with,comma.pem AWS_CA_BUNDLE={tmp_path}/none.pem GIT_SSL_CAINFO={tmp_path}/directory
 export PIP_CONFIG_FILE=ca.pem; cd {tmp_path}
 module load {image_site.name}; echo $SINGULARITY_BINDPATH; echo $APPTAINER_BINDPATH
 rm ca.pem; module unload {image_site.name}; echo ${{SINGULARITY_BINDPATH-unset}}"""
@@ -186,6 +187,9 @@ module load {image_site.name}; echo $APPTAINER_BIND; echo $APPTAINER_BINDPATH"""
     assert users == f"/other:{image_site.root}/there,/my/software:/user-software"
     assert f"{image_site.root}/there" not in binds.split(",") and f"{image_site.root}/there:/mnt/there" in binds
     assert ":/user-software" not in binds
+    both = f"export APPTAINER_BIND=/other SINGULARITY_BIND={image_site.root}/there"  # Apptainer reads the first alone
+    output = image_site.run(f"{both}; module load {image_site.name}; echo $APPTAINER_BINDPATH")
+    assert f"{image_site.root}/there" in output.strip().split(",")
 
 
 def test_an_environment_that_is_active_while_the_module_is_loaded_is_named(written, tmp_path):

@@ -1,7 +1,6 @@
 """The environment after loading, loading again, switching and unloading."""
 
 import re
-from pathlib import Path
 
 import pytest
 from recorded_environment import recorded
@@ -51,6 +50,26 @@ def test_another_version_replaces_the_first_or_is_refused_with_a_message(written
     assert snapshot(after) == snapshot(before)
 
 
+@pytest.mark.parametrize(
+    "own", [OWN["nothing"], pytest.param(OWN["signs"], marks=pytest.mark.thorough)], ids=["nothing", "signs"]
+)
+def test_switching_is_unloading_and_loading(written, own, tmp_path):
+    container, venv = written[CONTAINER], written[VENV]
+    script, before, first, second, switched, back, after = recorded(
+        tmp_path,
+        own,
+        f"module load {container.name}",
+        f"module unload {container.name}; module load {venv.name}",
+        f"module unload {venv.name}; module load {container.name}; module switch {container.name} {venv.name}",
+        f"module switch {venv.name} {container.name}",
+        f"module unload {container.name}",
+    )
+    container.run(script)
+    assert values(switched) == values(second)
+    assert values(back) == values(first)
+    assert snapshot(after) == snapshot(before)
+
+
 def test_a_pytorch_module_of_another_origin_is_not_loaded_beside_ours(site, tmp_path):
     (tmp_path / "pytorch").mkdir()
     (tmp_path / "pytorch" / "1.0").write_text("#%Module\nsetenv THEIRS 1\n")
@@ -86,5 +105,6 @@ def test_the_users_packages_are_in_a_directory_of_this_installation_or_of_older_
     assert extensions == f"{userbase}/torch_extensions"
     shared.mkdir(parents=True)  # as with older modules
     assert site.run(home).split() == [str(shared), f"{shared}/torch_extensions"]
-    Path(userbase).mkdir()
+    move = f"export HOME={tmp_path}; module load {site.name}; mv {shared} {userbase}; module unload PyTorch; echo $PATH"
+    assert str(shared) not in site.run(move)
     assert site.run(home).split()[0] == userbase

@@ -1,5 +1,6 @@
 """make-squashfs and unmake-squashfs: nothing is lost, wherever they end; on stand-ins for mksquashfs and the image."""
 
+import fcntl
 import tarfile
 
 import pytest
@@ -91,6 +92,14 @@ def test_a_kill_while_the_file_is_deleted_that_was_unpacked_keeps_the_directory_
     (installation.failing / "rm").unlink()
     pack(installation)
     assert installation.in_use() == files
+
+
+def test_only_one_process_packs_also_if_only_the_command_of_the_first_was_killed(installation):
+    with (installation.store / ".1.0.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # which its mksquashfs has inherited
+        sentence = one_sentence(installation.run("make-squashfs"))
+    assert "another process is packing or unpacking" in sentence
+    assert installation.left() == {"1.0"}
 
 
 def test_a_program_that_fails_changes_nothing(installation, tmp_path):

@@ -99,6 +99,7 @@ def test_of_a_pattern_the_newest_directory_and_the_name_that_programs_load_are_c
         (newest.parent / name).symlink_to(newest.name)
     build("cray/1.9.0/lib64/librccl-net.so.1")
     expected = [str(newest.parent / "librccl-net.so.1")]
+    (newest.parent / "librccl-net.so.1.29-gdb.py").write_text("import gdb\n")  # no library
     assert choose(f"{newest.parents[2]}/*/lib64/librccl-net.so*") == choose(newest.parent) == expected
 
 
@@ -121,6 +122,8 @@ def test_a_plugin_of_the_image_is_named_with_the_value_that_replaces_it(build, c
     its = tmp_path / "own/librccl-net.so.1"
     assert line == f"the image's own are used: {its}. To bind the host's, export PYTORCH_HOST_NETWORK=replace"
     assert choose(fabric, own=[fabric], mode="replace") == [str(fabric)]
+    plugin = build("libnccl-net.so", "librccl-net.so.1")  # the image's needs one that is not listed
+    assert choose(plugin, own=[fabric, plugin], mode="replace") == [str(plugin)]
 
 
 @pytest.mark.parametrize("named_by", ["profile", "installer"])

@@ -4,6 +4,7 @@ import os
 import shutil
 
 import pytest
+from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.user_software import UserSoftware
 
@@ -47,6 +48,15 @@ def test_an_environment_that_cannot_be_checked_is_kept_with_a_warning(software, 
     install(script=f'{MAKE}; [ "$TASK" = make ] || {{ echo cannot start; exit 255; }}')
     assert "cannot be checked in the image (cannot start)" in capsys.readouterr().err
     assert os.listdir(software / ".user-software/1.0/venv") == ["pytorch"]
+
+
+def test_an_environment_of_another_user_that_does_not_fit_stops_the_installation_before_it_is_final(
+    software, install, monkeypatch
+):
+    install()
+    monkeypatch.setattr(os, "access", lambda path, _: ".user-software/1.0" not in str(path))
+    with pytest.raises(EasyBuildError, match="No write permission: .*/1.0, where the image needs a new environment"):
+        install(script=check(3))
 
 
 @pytest.mark.parametrize("kept", [1, 2])

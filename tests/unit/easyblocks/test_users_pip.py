@@ -169,6 +169,7 @@ def test_into_a_directory_goes_the_latest_release_and_no_torch(environment, tmp_
         (["newer"], f"newer 2.0 requires torch>=2.14. {ADVICE}"),
         (["broken"], "broken 2.0 requires torch. Not installing 1.0, which does not"),
         (["-q", "timm"], f"Take 0.28.0+cpu from PyTorch's index: add --extra-index-url {INDEX}"),
+        (["--only-binary", ":all:", "timm"], f"add --extra-index-url {INDEX}"),
         (["torchvision>=0.29"], ADVICE),
     ],
 )

@@ -80,4 +80,4 @@ def test_images_see_what_the_profile_binds_and_the_user_does_not(puts, tmp_path)
     bind = "set ModuleTool Lmod; proc append-path {_ delimiter name entry} { append ::env($name) $entry, }\n"
     bind += f"bind_directories {{{tmp_path} /usr /bin}}"
     own = {"APPTAINER_BIND": f"/mine:{tmp_path}:ro", "SINGULARITY_BIND": "/bin", "__PYTORCH_RUNTIME": "none - image"}
-    assert puts('"$env(APPTAINER_BINDPATH) $env(SINGULARITY_BINDPATH)"', before=bind, **own) == "/usr, /usr,"
+    assert puts('"$env(APPTAINER_BINDPATH) $env(SINGULARITY_BINDPATH)"', before=bind, **own) == "/usr,/bin, /usr,/bin,"
