@@ -48,7 +48,7 @@ SELF = (sys.executable, "-I", "-S", os.path.abspath(pytorch_command.__file__), P
 #: What a node answers, and what ends the wait for answers: a node's fault, or what srun prints for a process that did
 #: not end by itself; it goes on with the others.
 DONE, FAULT = f"{PROGRAM}=done", f"{PROGRAM}: "
-ENDS = re.compile(rf"{FAULT}|^srun: error: (.*tasks? [\d,-]+: (?!Exited)|Node failure)")
+ENDS = re.compile(rf"{FAULT}|^srun: error: (.*tasks? [\d,-]+: |Node failure)")
 #: For processes to start on all nodes.
 START_SECONDS = 120
 #: Between two looks for the directory, with which the step that stays ends.
@@ -142,6 +142,9 @@ def loaded(env):
 
 def given(paths):
     """The files that the user named with their SHA-256, and no variables. Raises StageError, OSError."""
+    for path in paths:
+        if not os.path.isfile(path):
+            raise StageError(f"{path} is not a file. Check the path")
     files = {path: sha256(path) for path in map(os.path.abspath, paths)}
     if len(set(map(os.path.basename, files))) < len(files):
         raise StageError("two files have the same name. Stage them one after the other")
@@ -250,8 +253,9 @@ def wait_for(process, count=None):
             answers += 1
             if answers == count:
                 return answers
-        elif text and "xited with exit" not in text:  # of srun, for other tasks
-            lines.append(text)
+        elif text:
+            if "xited with exit" not in text:  # its own error came before
+                lines.append(text)
             if ENDS.search(text):
                 break
     else:
@@ -313,7 +317,8 @@ def on_node(step, files, size, is_chosen, directory):
         if isinstance(error, FileExistsError):
             owner, shared = os.lstat(directory).st_uid, "is shared between nodes, or two processes run on this node"
             problem = f"{base} {shared}" if owner == os.getuid() else f"user {owner} has made {directory}{FIRST}"
-        print(f"{FAULT}{os.environ.get('SLURMD_NODENAME') or os.uname().nodename}: {problem}", flush=True)
+        node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        print(f"{FAULT}{node}: {problem}".encode(errors="backslashreplace").decode(), flush=True)
 
 
 def check_base(base, size, is_chosen):

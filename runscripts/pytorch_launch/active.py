@@ -114,15 +114,16 @@ def _config(prefix):
     There is always "version", "python", the name of its interpreter with the version, and "interpreter", the file that
     it was made from, None if that is gone.
     """
-    config = read_table(f"{prefix}/pyvenv.cfg", "=")
+    config = {name.lower(): value for name, value in read_table(f"{prefix}/pyvenv.cfg", "=").items()}
     if not config:
         return None
     version = (config.get("version") or config.get("version_info") or "").split(".")[:3]
     home, python = config.get("home", ""), f"python{'.'.join(version[:2])}"
     # uv records /usr/local/bin, in which an image may have a link to /usr/bin/python3.11 of another name
-    files = (_real(f"{home}/{name}") for name in (python, "python3", "python"))
-    interpreter = next((file for file in files if exists(file) and file.endswith(python)), None)
-    return {**config, "home": home, "version": ".".join(version), "python": python, "interpreter": interpreter}
+    files = ((name, _real(f"{home}/{name}")) for name in (python, "python3", "python"))
+    # python3.13 may be a link to python3.13t
+    found = (file for name, file in files if exists(file) and (name == python or file.endswith(python)))
+    return {**config, "home": home, "version": ".".join(version), "python": python, "interpreter": next(found, None)}
 
 
 def _interpreter_fault(prefix, config, image, where):

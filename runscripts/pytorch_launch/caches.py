@@ -152,7 +152,10 @@ def old_locks(env):
     for lock in (f"{directory}/{name}/lock" for name in sorted(names(directory))):
         from time import time
 
-        age = time() - os.stat(lock).st_mtime if exists(lock) else 0
+        try:
+            age = time() - os.stat(lock).st_mtime
+        except OSError:  # none, or it has just been removed
+            continue
         if age > OLD_LOCK_SECONDS:
             fault = f"{lock}: an old lock ({age // 60:.0f} minutes): what loads this extension may wait for ever"
             problems.append(Problem(fault, f"if no job compiles it now: rm {lock}"))
@@ -181,7 +184,7 @@ def plan_dumps(plan):
 def make_dumps(plan):
     """The Plan, without the setting if the directory of dumps cannot be made or is not private."""
     cache = plan.dumps.rpartition("/")[0]
-    fault = (None if exists(cache) else _make(cache)) or _make(plan.dumps)
+    fault = (None if exists(cache) else _make(cache)) or (_not_private if exists(plan.dumps) else _make)(plan.dumps)
     if fault is None:
         return plan
     if any(os.strerror(number) in fault for number in FULL):

@@ -41,15 +41,16 @@ def choose_cores(node, world, gpu, remedy="give each rank more"):
     if is_common and world.local_size > 1:
         bind, threads, faults = _share(node, world, gpu)
     else:
-        cores = len(node.cores(allowed))
+        cores, of_job = len(node.cores(allowed)), min(job_cpus, count)  # a mask may be wider than the job
+        if world.cpus_per_task in (cores, count):
+            of_job = count  # a mask that Slurm set for this rank
         if is_known:
             sharers = sum(mask <= own for mask in world.masks)
-        elif world.cpus_per_task in (cores, count):  # a mask that Slurm set for this rank
+        elif world.cpus_per_task in (cores, count):
             sharers = 1
         else:  # `local_size` masks of this size hold each of the job's CPUs so many times
             sharers = -(-world.local_size * count // max(job_cpus, count))
-        # a mask may be wider than the job
-        threads, faults = cores * min(job_cpus, count) // (count * sharers), _crowd(node, sharers, allowed)
+        threads, faults = cores * of_job // (count * sharers), _crowd(node, sharers, allowed)
     if world.cpus_per_task is not None:
         threads = min(threads, world.cpus_per_task)
     if faults and count >= job_cpus and not world.exported:  # the launcher has no more to give

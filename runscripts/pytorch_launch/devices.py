@@ -168,7 +168,7 @@ def _numbers_after_rocr(value, rocr):
     if not all(is_number(entry) for entry in entries) or all(int(entry) < len(rocr) for entry in entries):
         return value
     named = [rocr.index(entry) for entry in entries if entry in rocr]
-    return ",".join(map(str, named or range(len(rocr))))
+    return ",".join(map(str, named if len(named) == len(entries) else range(len(rocr))))
 
 
 def _see_nvidia(env, present):
@@ -177,7 +177,8 @@ def _see_nvidia(env, present):
     if value.startswith(MIG):
         instances = [entry.strip() for entry in value.split(",") if entry.strip()]
         return present, [None] * len(instances), {CUDA: instances}, changes, []
-    visible = _listed(value, present) if CUDA in env else present
+    # without a list and a cgroup CUDA sees those of other jobs too
+    visible = _listed(value, present) if CUDA in env else present[: step_gpus(env)[1] or None]
     entries = _entries(env, CUDA, len(visible) + 1)
     if len(set(entries)) < len(entries):
         visible = []  # as CUDA does with a GPU named twice (torch.cuda, _parse_visible_devices)

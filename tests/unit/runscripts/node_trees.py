@@ -105,8 +105,9 @@ def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, memory_nodes=0
         if vendor == "nvidia":
             uuid = f"GPU-{count:x}{'0' * 7}-d72c-4106-c12f-20bd9faed9f6"
             information = f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t {200 + count}\nGPU UUID: \t {uuid}\n"
-            information += f"Bus Location: \t {pci}\nDevice Minor: \t {count}\n"
-            write(directory / f"dev/nvidia{count}", "")
+            minor = len(gpus) - 1 - count  # in the order in which the driver found them, which may be another
+            information += f"Bus Location: \t {pci}\nDevice Minor: \t {minor}\n"
+            write(directory / f"dev/nvidia{minor}", "")
             write(directory / f"proc/driver/nvidia/gpus/{pci}/information", information)
     if vendor == "amd":
         write_amd_nodes(directory, numa_nodes, gpus, partitions)
@@ -137,8 +138,9 @@ def hide_amd_gpu(root, numa_nodes, number):
 
 def hide_nvidia_gpus(root, *numbers):
     """Let GPUs be some whose device files a device cgroup forbids: access(2) fails."""
+    count = len(list((root / "proc/driver/nvidia/gpus").iterdir()))
     for number in numbers:
-        (root / f"dev/nvidia{number}").unlink()
+        (root / f"dev/nvidia{count - 1 - number}").unlink()
 
 
 def amd_properties(directory, number):

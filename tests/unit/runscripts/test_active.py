@@ -1,5 +1,6 @@
 """Which Python runs, that of the active environment or of the module; other installations stay out."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,19 @@ def test_the_active_environment_runs_if_it_has_a_torch(module, places, path, mor
     if changes is not None:
         changed = {name: value for name, value in choice.changes.items() if env.get(name) != value}
         assert changed == {name: value.format(**places) for name, value in changes.items()}
+
+
+def test_a_python_of_another_name_than_its_version_and_one_without_a_version_are_there(module, make, tmp_path):
+    """As python3.13 is a link to python3.13t; and other tools write no version."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / f"{PYTHON}t").touch()
+    for name in (PYTHON, "python"):
+        (home / name).symlink_to(f"{PYTHON}t")
+    for version, key in ((VERSION, "Version"), ("", "created-by")):
+        prefix = make("t", home=home, version=version, key=key, torch=True)
+        assert choose_python(with_path(module, prefix)).prefix == prefix
+        shutil.rmtree(prefix)
 
 
 def test_an_environment_whose_python_was_deleted_is_named(module, make):

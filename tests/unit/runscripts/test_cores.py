@@ -262,6 +262,7 @@ KEPT = [
     ("dgx", range(4), 4, {"job_cpus": 2}, 1),
     # a rank alone
     ("lumi", JOB_THREADS, 1, {}, 56),
+    ("lumi", JOB_THREADS, 1, {"job_cpus": 56, "cpus_per_task": 56}, 56),
 ]
 
 

@@ -76,6 +76,7 @@ CONTRADICTING = [
     ("3", [HIP, CUDA], "3", "0"),
     ("4,5,6,7", [HIP], "6,4", "2,0"),  # a user's choice is kept
     ("4,5", [CUDA], "0,1,2", "0,1"),  # one that cannot be told
+    ("2,3", [HIP], "0,1,2", "0,1"),  # also in part
 ]
 #: Node, environment, rank and size; what is found, and a part of the only warning.
 CHOICES = [
@@ -142,6 +143,7 @@ CHOICES = [
         for given, on_node, listed, held in OF_NODE
     ),
     ("dgx", slurm(ALL_LISTED, 8), 0, 1, {"count": 8, "own": 0}, None),  # --gpu-bind=none: no list
+    ("dgx", slurm("2,3", 2), 3, 4, {"count": 2, "index": 1}, "4 ranks on this node share 2 GPUs"),
     # the beginning of a UUID names a GPU, but once
     ("dgx", {CUDA: "GPU-50000000-d72c-4106-c12f-20bd9faed9f6,GPU-3,GPU-"}, 1, 2, {"count": 2, "own": 3}, None),
     ("dgx", {CUDA: "2,1,1,3"}, 0, 1, {"count": 0}, None),

@@ -173,8 +173,10 @@ def test_what_is_not_a_file_and_two_files_of_one_name_are_errors(tmp_path):
         path.touch()
     with pytest.raises(StageError, match="two files have the same name"):
         given([str(tmp_path / "b"), str(tmp_path / "d" / "b")])
-    with pytest.raises(IsADirectoryError, match="/d"):
-        given([str(tmp_path / "d")])
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("d", "pipe"):
+        with pytest.raises(StageError, match=f"/{name} is not a file"):
+            given([str(tmp_path / name)])
 
 
 def make(base):
@@ -321,6 +323,7 @@ def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, numb
 
 
 KILLED = "srun: error: n2: task 1: Killed"
+GONE = "slurmstepd: error: execve(): /opt/python3: No such file"
 
 
 @pytest.mark.parametrize(
@@ -328,6 +331,7 @@ KILLED = "srun: error: n2: task 1: Killed"
     [
         *((job, -9, "exec sleep 200", "no process on some node") for job in ({}, JOB)),
         (JOB, 120, f"echo '{KILLED}' >&2; exec sleep 200", KILLED),  # at once
+        (JOB, 120, f"echo '{GONE}' >&2; echo 'srun: error: n2: task 1: Exited with exit code 2' >&2; sleep 200", GONE),
     ],
 )
 def test_processes_that_do_not_start_or_are_killed_are_an_error(shell, tmp_path, job, seconds, text, message):
