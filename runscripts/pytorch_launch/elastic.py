@@ -95,7 +95,8 @@ def _check_options(given, world):
     """Raise LaunchError if the user's options, or their variables, are for another number of nodes."""
     low, _, high = given.get("nnodes", "").partition(":")
     is_range = is_number(low) and is_number(high or low)
-    if PLACES.intersection(given):
+    # at more tasks than one, torchrun reads our endpoint in place of --master-addr
+    if "rdzv_endpoint" in given or (world.size == 1 and PLACES.intersection(given)):
         return
     if "standalone" in given and world.size > 1:
         fault = "--standalone is for one node"

@@ -252,6 +252,7 @@ def become_python(arguments, variables):
         _signal.signal(signal, _signal.SIG_DFL)
     if is_on(variables, "PYTORCH_LAUNCH_TRACEABLE", "1") and read(PTRACE_SCOPE) == ONLY_PARENTS:
         allow_tracing()
+    failed = None
     for python in ("python", "python3"):
         for directory in variables.get("PATH", "/bin:/usr/bin").split(":"):
             path = f"{directory or '.'}/{python}"
@@ -259,9 +260,9 @@ def become_python(arguments, variables):
                 os.execve(path, [python, *arguments], variables)  # os.execvpe would import `warnings`
             except (FileNotFoundError, NotADirectoryError, PermissionError):  # such as root's own in some images
                 continue
-            except OSError as error:
-                raise LaunchError(f"{path} cannot be started: {error.strerror}", status=NO_PYTHON) from error
-    raise LaunchError("python and python3 not found on PATH", ACTIVATE, status=NO_PYTHON)
+            except OSError as error:  # another directory of PATH may have one, as for a shell
+                failed = failed or f"{path} cannot be started: {error.strerror}"
+    raise LaunchError(failed or "python and python3 not found on PATH", "" if failed else ACTIVATE, status=NO_PYTHON)
 
 
 def allow_tracing():

@@ -91,7 +91,9 @@ def _is_of_another_step(env, name):
     job, _, step = env.get(name, "").partition(".")
     if not (job.isdecimal() and step.isdecimal()):
         return False
-    return env.get("SLURM_JOB_ID", job) not in ("", job) or env.get("SLURM_STEP_ID", step) not in ("", step)
+    # Slurm 26.05 calls the step of salloc's shell -6
+    current = env.get("SLURM_STEP_ID", step).replace("-6", "4294967290")
+    return env.get("SLURM_JOB_ID", job) not in ("", job) or current not in ("", step)
 
 
 # Beginnings and ends of variables with which launchers describe a rank: those of this package that come in part, and
@@ -137,6 +139,8 @@ def single(env, hostname, inherited=None, known=()):
         marks = [name for name in marks if name in TASK_NUMBERS]  # the only rank
     for start, end in COUNTS if "SLURM_PROCID" in env else (*COUNTS, ("SLURM_STEP_NUM_", "TASKS")):
         of_row = [name for name in env if name.startswith(start) and name.endswith(end)]
+        if end == "NPROC_PER_NODE" and "PET_NODE_RANK" not in env:
+            continue  # no pod of Kubeflow: exported for a torchrun that this script starts
         marks += of_row if sum(_count(env[name]) for name in of_row) > 1 else []
     marks = [name for name in marks if not name.startswith(known)]
     of_launch = [name for name in marks if name not in TASK_NUMBERS]
@@ -163,7 +167,8 @@ def single(env, hostname, inherited=None, known=()):
         strays=tuple(sorted(strays)),
         problem=problem,
     )
-    check_exported(env, world, {}, "no srun, mpirun or torchrun started this process")
+    if len(known) < 2:  # else the user says where the nodes of torchrun meet, which reads none of these
+        check_exported(env, world, {}, "no srun, mpirun or torchrun started this process")
     return world
 
 

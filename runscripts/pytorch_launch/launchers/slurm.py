@@ -45,18 +45,22 @@ def step(env, hostname):
     if layout is None:
         return None
     (first, local_size, has_components), is_interactive = layout, env["SLURM_STEP_ID"] in INTERACTIVE
+    # all components of `srun A : B` on one node: Slurm counts the tasks of each for itself
+    is_one_node = has_components and local_size == number(env, "SLURM_STEP_NUM_TASKS")
+    numbers = {"local_rank": number(env, "SLURM_PROCID"), "node_rank": 0} if is_one_node else {}
     port = env.get("SLURM_STEP_RESV_PORTS", "").partition(",")[0].partition("-")[0]  # of 12000-12003 or 12000,12005
     world = make_world(
         env,
         OF_SRUN,
         local_size=local_size,
+        **numbers,
         node=node_name(env, hostname),
         first_host=first,
         source=f"Slurm step {env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}",
         job=number(env, "SLURM_JOB_ID"),
         step=int(INTERACTIVE[0]) if is_interactive else number(env, "SLURM_STEP_ID"),
         # the components of a heterogeneous step have reservations of their own
-        reserved_port=int(port) if is_number(port) and not has_components else None,
+        reserved_port=int(port) if is_number(port) and int(port) < 65536 and not has_components else None,
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
         cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
         masks=_masks(env, local_size),
@@ -124,9 +128,16 @@ def is_batch_script(env):
 
 
 def _is_typed():
-    """Whether a shell with job control started this process: in a process group of its own, with its terminal."""
-    fields = (read("/proc/self/stat") or "").rpartition(")")[2].split()  # state, parent, group, session, terminal
-    return fields[2:3] != fields[3:4] and fields[4:5] != ["0"]
+    """Whether a user typed this command: a shell with job control gave the terminal to its process group.
+
+    Or the session is of a shell without a script or a command: `source <(ddp-env)` runs in the shell's own group. (In a
+    script, timeout(1) makes a group, without the terminal.)
+    """
+    fields = (read("/proc/self/stat") or "").rpartition(")")[2].split()
+    group, session, terminal, foreground = (fields + 6 * [""])[2:6]
+    shell, *words = (read(f"/proc/{session}/cmdline") or "").rstrip("\0").split("\0")
+    is_shell = shell.endswith("sh") and all(word[:1] == "-" and word != "-c" for word in words)
+    return terminal not in ("", "0") and (session != group == foreground or is_shell)
 
 
 def _nodes(env):
@@ -147,12 +158,14 @@ def _nodes(env):
     if sum(counts) != size:
         raise LaunchError(f"SLURM_STEP_NUM_TASKS={size} is not the sum of {TASKS}={env[TASKS]}", STRAY_EXPORT)
     check_inside(env, "SLURM_NODEID", TASKS, len(counts))
-    index = nodes.index(node) if node else node_rank
+    index = nodes.index(node) if node and len(nodes) > 1 else node_rank
     text, rank = env.get("SLURM_GTIDS", ""), env.get("SLURM_PROCID")
     tasks = text.split(",")
     if text and (counts[index] != len(tasks) or tasks[local_rank:][:1] != [rank]):
         fault = f"SLURM_PROCID={rank} is not number SLURM_LOCALID={local_rank} in SLURM_GTIDS={text}"
         raise LaunchError(f"{fault}, of {TASKS}={env[TASKS]}", SUBMIT)
+    if len(nodes) == 1 < len(counts):
+        return nodes[0], size, True
     order = _components(env, set(nodes))
     if order and node and not (sorted(order) == sorted(set(nodes)) and order.index(node) == node_rank):
         fault = f"SLURM_NODEID={node_rank} of {node} does not follow from the components of the step, {','.join(order)}"
@@ -163,8 +176,7 @@ def _nodes(env):
         raise LaunchError(f"SLURM_NODEID={node_rank} of {node} does not follow from SLURM_GTIDS={text}", STRAY_EXPORT)
     first = None
     if len(counts) == 2:
-        others = [host for host in nodes if host != node]
-        first = node if node_rank == 0 else (others or nodes)[0]
+        first = node if node_rank == 0 else next((host for host in nodes if host != node), None)
     return first, counts[index], True
 
 

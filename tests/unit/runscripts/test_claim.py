@@ -190,7 +190,7 @@ def test_of_two_launches_that_start_together_one_gets_the_port(ranks, pairs):
     for number in range(pairs):
         source, sink = os.pipe()
         hold, release = os.pipe()
-        start, children, port = time.time() + 0.01, [], 20000 + number % 9000
+        start, children, port = time.time() + 0.01, [], 20000 + (number + os.getpid()) % 9000
         for launch in ("a", "b"):
             for rank in range(ranks):
                 child = os.fork()

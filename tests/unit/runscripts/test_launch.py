@@ -42,6 +42,8 @@ def directory_of(path, **programs):
         # one that is closed to the user, as root's own are on the PATH of some images; here a directory in the place of
         # the program, for root as well
         ("closed:only", 0, "python3 -c x\n", ""),
+        ("loop:only", 0, "python3 -c x\n", ""),
+        ("loop", 127, "", "{}/loop/python cannot be started: Too many levels of symbolic links\n"),
         ("locked", 127, "", "python and python3 not found on PATH. Activate an environment"),
         ("/missing", 127, "", "python and python3 not found on PATH. Activate an environment"),
     ],
@@ -51,10 +53,12 @@ def test_python_is_searched_on_path(launch, tmp_path, path, status, output, mess
     directory_of(tmp_path / "only", python3="echo python3 $*")
     (Path(directory_of(tmp_path / "locked", python="")) / "python").chmod(0o644)
     (tmp_path / "closed" / "python").mkdir(parents=True)
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop" / "python").symlink_to("python")
     path = ":".join(str(tmp_path / part) for part in path.split(":"))
     done = launch("conda-python-distributed", "-c", "x", env={"PATH": path})
     assert (done.returncode, done.stdout) == (status, output)
-    assert done.stderr.startswith(f"conda-python-distributed: {message}" if message else "")
+    assert done.stderr.startswith(f"conda-python-distributed: {message.format(tmp_path)}" if message else "")
     assert done.stderr.count("\n") == bool(message)
 
 

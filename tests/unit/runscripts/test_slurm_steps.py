@@ -230,7 +230,13 @@ TYPED = "import sys; from pytorch_launch.launchers import slurm; sys.exit(slurm.
 
 @pytest.mark.parametrize(
     ("command", "is_typed"),
-    [("bash --norc <<< '{}; exit $?'", 0), ("bash -c '{}; exit $?'", 0), ("bash --norc -i -c '{}; exit $?'", 1)],
+    [
+        ("bash --norc <<< '{}; exit $?'", 0),
+        ("bash -c '{}; exit $?'", 0),
+        ("bash -c 'timeout 99 {}; exit $?'", 0),  # in a process group of its own
+        ("bash --norc -i -c '{}; exit $?'", 1),
+        ("exec bash --norc -i <<< '. <({}; echo exit $?)'", 1),  # in the group of the shell
+    ],
 )
 def test_a_shell_with_job_control_is_one_that_a_user_types_into(runscripts, command, is_typed):
     """Other commands of `srun --pty` may be ranks: tests/integration/test_worlds_of_steps.py."""

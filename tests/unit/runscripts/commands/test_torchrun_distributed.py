@@ -60,7 +60,7 @@ WRONG = (
 )
 
 
-@pytest.mark.parametrize("options", [*WRONG, "--nnode=3:4"])
+@pytest.mark.parametrize("options", [*WRONG, "--nnode=3:4", "--master-addr=localhost --nnodes=1"])
 def test_options_of_torchrun_for_other_nodes_than_the_tasks_are_refused(run_unchecked, agent, options):
     done = run_unchecked("torchrun-distributed", *options.split(), "train.py", env=agent)
     assert (done.returncode, done.stdout) == (2, "")
