@@ -33,7 +33,8 @@ class EnrootImage(Registry):
         mkdir(cache, parents=True)
         # enroot 3 rejects '@sha256:...'; 3 and 4 take the digest as a tag. Without a host they ask Docker Hub, whose
         # API is not at docker.io (NVIDIA/enroot, src/docker.sh). As in docker, a host has a dot or a port.
-        repository = re.sub(r'^([^/]*[.:][^/]*|localhost)/', r'\1#', self.repository).replace('docker.io#', '', 1)
+        repository = re.sub(r'^([^/]*[.:][^/]*|localhost)/', r'\1#', self.repository)
+        repository = repository[len('docker.io#'):] if repository.startswith('docker.io#') else repository
         return (['enroot', 'import', '--output', part, 'docker://%s:%s' % (repository, self.digest)],
                 {'ENROOT_CACHE_PATH': cache, 'ENROOT_SQUASH_OPTIONS': self.recipe['mksquashfs_args']})
 

@@ -61,6 +61,7 @@ class EB_PyTorchModule(EasyBlock):
     notes = ('`pip install --user <name>` installs into $PYTHONUSERBASE',)
 
     SITE_FILES = {}
+    source_names = ContainerImage.source_names
     records = ContainerImage.records
     site_files = ContainerImage.site_files
     fetch_lock = LockedVenv.fetch_lock
@@ -179,7 +180,7 @@ class EB_PyTorchModule(EasyBlock):
         base = interface.user_base(self.name, self.full_version, self.installdir)
         return {'packages': '%(directory)s-%(identity)s' % base,
                 'binds': [*interface.places().values(), *self.cfg.get('binds', [])],
-                'files': interface.FILES, 'gpu': self.cfg['gpu']}
+                'files': interface.CONNECTION_FILES + interface.CACHES, 'gpu': self.cfg['gpu']}
 
     def make_module_extra(self, *args, **kwargs):
         """Add the interface that all runtimes share; unloading restores the user's own values."""

@@ -25,7 +25,12 @@ if __name__ == "__main__":
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 import torch.nn.functional as F
+
+if not hasattr(torch.distributed.fsdp, "fully_shard"):
+    sys.exit(f"lm_fsdp.py: torch {torch.__version__} has no torch.distributed.fsdp.fully_shard. Use torch 2.6 or newer")
+
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from training.accelerator import find_accelerator, module_of

@@ -84,10 +84,11 @@ EXPECTED = {**PARAMETERS, 'sources': [is_sources, "a list of file names, or of d
 def check_parameters(recipe, expected):
     """Stop if a parameter's value is neither its default nor allowed by a table like EXPECTED."""
     for name, (*_, test, words) in expected.items():
-        is_default = recipe.get(name) == recipe.extra_options.get(name, [()])[0] and not recipe.is_mandatory_param(name)
-        if name in recipe and not (is_default or test(recipe[name])):
+        value, default = recipe.get(name), recipe.extra_options.get(name, [()])[0]
+        is_default = (value, type(value)) == (default, type(default)) and not recipe.is_mandatory_param(name)
+        if name in recipe and not (is_default or test(value)):
             raise EasyBuildError("%s: %s = %r is wrong: expected %s. Correct the recipe",
-                                 os.path.basename(recipe.path), name, recipe[name], words)
+                                 os.path.basename(recipe.path), name, value, words)
 
 
 class ContainerImage(EasyBlock):
@@ -131,13 +132,16 @@ class ContainerImage(EasyBlock):
     def site_files(self):
         """Checksums of the files that the site provides, by their names; None where the recipe has none."""
         return {self.cfg[name]: checksum and self.cfg[checksum] for name, checksum in self.SITE_FILES.items()
-                if '://' not in (self.cfg[name] or '://') and self.cfg[name] not in self.cfg['sources']}
+                if '://' not in (self.cfg[name] or '://') and self.cfg[name] not in self.source_names}
+
+    @property
+    def source_names(self):
+        return [entry['filename'] if isinstance(entry, dict) else entry for entry in self.cfg['sources']]
 
     @property
     def records(self):
         """EasyBuild's records of the sources and of the site's files; before the fetch step, their names."""
-        return self.src or [{'name': entry['filename'] if isinstance(entry, dict) else entry}
-                            for entry in [*self.cfg['sources'], *self.site_files()]]
+        return self.src or [{'name': name} for name in [*self.source_names, *self.site_files()]]
 
     @property
     def image_path(self):
@@ -154,7 +158,8 @@ class ContainerImage(EasyBlock):
 
     def obtain_file(self, filename, **kwargs):
         """Search images in the site's directories first, without copying them to the source path."""
-        paths = [os.path.join(directory, filename) for directory in self.cfg['central_images']]
+        paths = [os.path.join(directory, filename) for directory in self.cfg['central_images']
+                 if filename.endswith('.sif')]
         return next(filter(os.path.isfile, paths), None) or super().obtain_file(filename, **kwargs)
 
     def checksum_step(self):
@@ -391,10 +396,13 @@ class Registry(Image):
             self.pull(part, cache)
             if self.EXTENSION == '.sif':  # with its digest, the runtime takes an image for any machine
                 require_image_format(part)
-            self.file, self.checksum = path, compute_checksum(part)
-            note = {'reference': self.reference, 'identity': self.identity, 'sha256': self.checksum}
-            write_file(path + '.json', json.dumps(note, indent=2) + '\n')
-            os.replace(part, path)
+            self.file, checksum = path, compute_checksum(part)
+            if not self.find(path):  # another `eb` may have finished meanwhile, and installs its file: no two are equal
+                self.checksum = checksum
+                note = {'reference': self.reference, 'identity': self.identity, 'sha256': checksum}
+                write_file(part + '.json', json.dumps(note, indent=2) + '\n')
+                os.replace(part + '.json', path + '.json')  # the file of another user can be replaced, not written
+                os.replace(part, path)
         finally:
             remove_file(part)
         shutil.rmtree(cache, ignore_errors=True)

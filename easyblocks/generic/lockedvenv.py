@@ -30,6 +30,8 @@ PIN = re.compile(r'(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9]
 # pip without configuration and offline, and without settings for other installations.
 OFFLINE = {'PIP_CONFIG_FILE': os.devnull, 'PIP_NO_INDEX': '1'}
 FOREIGN = dict.fromkeys(['PIP_CONSTRAINT', 'PIP_BUILD_CONSTRAINT', 'PIP_REQUIREMENT', 'PIP_REQUIRE_HASHES'])
+# pip with one index: those of the user's configuration can offer the same name and version.
+ALONE = {'PIP_CONFIG_FILE': os.devnull, 'PIP_EXTRA_INDEX_URL': None, 'PIP_FIND_LINKS': None}
 
 # Prints where a Python has its parts, and which of its compiled modules can be imported.
 FACTS = """import contextlib, json, os, sys, sysconfig
@@ -165,14 +167,14 @@ def fetch_wheels(lock, directories, python_version, index=None):
         for origin, options in origins:
             print_msg("wheels of %s: trying %s..." % (name, origin))
             result = run([sys.executable, '-m', 'pip', 'download', '--no-deps', '--only-binary=:all:', '--dest',
-                          directory, '--python-version', python_version, '-r', private, *options], FOREIGN,
-                         fail_on_error=False)
+                          directory, '--python-version', python_version, '-r', private, *options],
+                         {**FOREIGN, **(ALONE if '--index-url' in options else {})}, fail_on_error=False)
             if result.exit_code == 0:
                 return
         errors = re.findall(r"^ERROR: .*|^    +\S.*|connection broken by '.*", result.output, re.MULTILINE)
+        reason = ' '.join((' '.join(dict.fromkeys(errors)) or result.output[-200:]).split())
         raise EasyBuildError("%s: no wheels for Python %s: %s. Correct the lock or 'wheel_index', or put the wheels "
-                             "into %s", lock, python_version, ' '.join(' '.join(dict.fromkeys(errors)).split()),
-                             directory)
+                             "into %s", lock, python_version, reason, directory)
 
     mkdir(directory, parents=True)
     # without the user's configuration, which may have other wheels

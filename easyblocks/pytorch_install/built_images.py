@@ -224,12 +224,19 @@ def debian_base(release, packages, directory):
     if not which('mmdebstrap'):
         raise EasyBuildError("mmdebstrap not found on PATH: it makes the base image. Install that package")
     base, archive = os.path.join(directory, 'base'), os.path.join(directory, 'base.tar')
-    # this host's own archives, if they have the release
-    archives = [path for path in ('/etc/apt/sources.list', '/etc/apt/sources.list.d/debian.sources')
-                if os.path.exists(path) and release in read_file(path)]
+    arguments = ['--variant=minbase', '--include=' + ','.join(packages), release, archive]
+    # this host's own archives of the release, if it has it; not those of other releases or publishers
+    result = run_command(['apt-get', 'indextargets', '--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)',
+                          'Created-By: Packages'], fail_on_error=False, hidden=True) if which('apt-get') else None
+    targets = [line.split() for line in result.output.splitlines()] if result and result.exit_code == 0 else []
+    suites = [release, release + '-updates', release + '-security']
+    archives = ['deb %s\n' % ' '.join(target) for target in targets
+                if len(target) == 3 and target[1] in suites and target[2] == 'main']
+    if archives:
+        arguments.append(os.path.join(directory, 'sources.list'))
+        write_file(arguments[-1], ''.join(archives))
     # for an ordinary user, mmdebstrap runs under subordinate ids, which cannot enter EasyBuild's private TMPDIR
-    run_command(['mmdebstrap', '--variant=minbase', '--include=' + ','.join(packages), release, archive, *archives],
-                {'TMPDIR': None}, work_dir=directory)
+    run_command(['mmdebstrap', *arguments], {'TMPDIR': None}, work_dir=directory)
     mkdir(base)
     # owned by this user, without device files, which an ordinary user cannot make
     run_command(['tar', '--extract', '--no-same-owner', '--exclude', './dev/*', '--file', archive, '--directory', base])

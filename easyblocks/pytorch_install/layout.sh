@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 # Gives an image what all have that are built here. Runs in the image: in %post of a definition file, or in an unpacked
-# image (sandbox.py).
+# image (built_images.py).
 cd "${1:-/}" || exit
 
 # A user's build on top of the image, with the module loaded, cannot make them.

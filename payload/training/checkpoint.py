@@ -134,7 +134,10 @@ class Checkpoints:
                 make_directory(self.directory)
                 self.lock()
                 checkpoints = [*self.paths(), self.directory / BEST] if restart else []
-                for path in [*checkpoints, *self.directory.glob(INCOMPLETE), *self.directory.parent.glob(INCOMPLETE)]:
+                older = re.compile(rf"\.({self.pattern.pattern}|{BEST})\.[0-9a-f]{{8}}")  # of earlier versions
+                left = [path for path in self.directory.iterdir() if older.fullmatch(path.name)]
+                left += [*self.directory.glob(INCOMPLETE), *self.directory.parent.glob(INCOMPLETE)]
+                for path in [*checkpoints, *left]:
                     delete(path)
 
     def lock(self) -> None:

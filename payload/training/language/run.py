@@ -77,6 +77,7 @@ class Run(checkpoint.Run):
         without it.
         """
         position, world = self.position, self.world
+        check_loss(validation_loss, f"the validation after step {position.step}", world)
         speed = position.part_tokens / position.part_seconds
         flops = 100 * speed * flops_per_token(self.network) / world.size / 1e12
         memory = torch.tensor(peak_memory(world.device))

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed._state_dict_utils import _create_cpu_state_dict
 
 from training import NOT_FINITE
 from training.checkpoint import Checkpoints, Run, check_random_state, delete, fit, fit_groups, fit_values, misfit
@@ -47,7 +46,7 @@ class ShardedCheckpoints(Checkpoints):
         super().__init__(directory, world, keep=keep)
         self.timeout = timedelta(seconds=timeout)
         self.every, self.began = every, time.monotonic()
-        self.copies: dict[str, Any] = {}
+        self.copies: dict[str, Tensor] = {}
         self.group: dist.ProcessGroup | None = None
         self.writing: Any = None  # the future of an asynchronous save
         self.temporary = directory  # of the checkpoint that is being written
@@ -103,8 +102,6 @@ class ShardedCheckpoints(Checkpoints):
         tensors, values = state_of(run)
         path = self.path_after(self.step)
         self.temporary = broadcast(temporary_name(path), self.world)
-        if asynchronous and not self.copies:
-            self.copies = _create_cpu_state_dict(tensors, pin_memory=self.world.device.type != "cpu")
         writer = ShardWriter(
             self.temporary, values, self.world.size, self.copies, partial(self.complete, self.temporary, path)
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
@@ -67,3 +68,28 @@ def apply(run, tensors: Mapping, values: Mapping) -> None:
     run.position = replace(run.position, **values["position"])
     if "random" in tensors:
         set_random_state(tensors["random"][str(run.world.rank)], run.world.device)
+
+
+@torch.no_grad()
+def copy_to_host(tensors: Mapping, copies: dict[str, Tensor], prefix: str = "") -> dict:
+    """Return the tensors in nested dictionaries as copies in host memory: in ``copies`` of the call before, if any.
+
+    Those of a GPU are pinned, and complete when its queue is empty.
+    """
+    copied: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        place = f"{prefix}{name}"
+        if isinstance(tensor, Mapping):
+            copied[name] = copy_to_host(tensor, copies, f"{place}.")
+            continue
+        # of a DTensor this rank's part: the memory itself, without communication
+        local = getattr(tensor.detach(), "_local_tensor", tensor.detach())
+        on_gpu = local.device.type != "cpu"
+        if place not in copies:
+            memory = torch.empty_like(local, device="cpu", pin_memory=on_gpu and local.numel() > 0)
+            # DTensor.from_local would move the part to the devices of the mesh
+            is_whole = not hasattr(tensor, "_local_tensor")
+            copies[place] = memory if is_whole else type(tensor)(memory, tensor._spec, requires_grad=False)
+        copied[name] = copies[place]
+        getattr(copied[name], "_local_tensor", copied[name]).copy_(local, non_blocking=on_gpu)
+    return copied

@@ -32,8 +32,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from training import TrainingError
+from training.accelerator import module_of
 from training.checkpoint import damaged, unpack
 from training.files import open_regular, read_file, reading, write_file
+from training.sharded.state import copy_to_host, flat
 
 MANIFEST, FORMATS = "manifest.json", (1, 2)  # an older one also has a checksum of each file
 MOST_BYTES = 2**30  # of a manifest: a tensor has about 100 for each rank
@@ -64,9 +66,9 @@ def read_manifest(path: Path) -> dict:
     type, such as float32, the shape, and the parts. Raises UnusableError if the file is missing or changed,
     TrainingError if it cannot be read.
     """
-    if not (path / MANIFEST).exists():
-        raise damaged(f"it has no {MANIFEST}")
     with reading(path / MANIFEST):
+        if not (path / MANIFEST).is_file():
+            raise damaged(f"it has no {MANIFEST}")
         content = read_file(path / MANIFEST, MOST_BYTES, follow_links=False)
     try:
         parts = re.fullmatch(r'\{"sha256":"([0-9a-f]{64})","content":(.*)\}\n', content.decode(), re.DOTALL)
@@ -105,14 +107,20 @@ def numbers(values: list) -> tuple[int, ...]:
 class ShardWriter(FileSystemWriter):
     """Writes the shard of this rank to ``path``; on rank 0 then the manifest, and calls ``complete``.
 
-    ``values`` are the numbers and texts of the state of ``size`` ranks, ``copies`` the host memory for its tensors:
-    an asynchronous save copies them there, and the training goes on.
+    ``values`` are the numbers and texts of the state of ``size`` ranks, ``copies`` is the memory for its tensors.
     """
 
     def __init__(self, path: Path, values: dict, size: int, copies: dict, complete: Callable):
         # with copies ahead it would wait for the GPU's queue, which has no part in it
-        super().__init__(path, per_thread_copy_ahead=0, cache_staged_state_dict=True)
-        self.values, self.size, self.state_dict_cache, self.complete = values, size, copies, complete
+        super().__init__(path, per_thread_copy_ahead=0)
+        self.values, self.size, self.copies, self.complete = values, size, copies, complete
+
+    def stage(self, state_dict: dict) -> dict:
+        """Return a copy of the tensors that the training does not change, for an asynchronous save."""
+        copied = copy_to_host(state_dict, self.copies)
+        for device in {tensor.device for _, tensor in flat(state_dict) if tensor.device.type != "cpu"}:
+            module_of(device).synchronize()
+        return copied
 
     def prepare_local_plan(self, plan):
         """Make the directory, not its parents: if they are missing, they were removed during the run."""
@@ -186,8 +194,9 @@ class ShardReader(FileSystemReader):
 def read_chunk(path: Path, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
     """Return a part of a tensor of the checkpoint ``path``; UnusableError if the file holds another one."""
     file = path / chunk.file
-    if not file.exists():
-        raise damaged(f"{chunk.file} is missing")
+    with reading(file):
+        if not file.is_file():
+            raise damaged(f"{chunk.file} is missing")
     with reading(file), open_regular(file, follow_links=False) as shard:
         if os.fstat(shard.fileno()).st_size < chunk.start + chunk.length:
             raise damaged(f"{chunk.file}: too short")

@@ -73,6 +73,21 @@ def test_wheels_with_other_hashes_are_replaced_whatever_constraints_a_loaded_mod
         assert (directory / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize("place", ["PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE"])
+def test_a_wheel_without_a_hash_does_not_come_from_an_index_of_the_user(fetch, tmp_path, monkeypatch, place):
+    made = {}
+    for name in ("recipe", "user"):
+        directory = tmp_path / name / "first"
+        directory.mkdir(parents=True)
+        made[name] = write_wheel(directory, "first", "1.0", {"first.py": f"# {name}"})
+        (directory / "index.html").write_text(f'<a href="{made[name].name}">{made[name].name}</a>')
+    user = (tmp_path / "user").as_uri()
+    (tmp_path / "pip.conf").write_text(f"[global]\nextra-index-url = {user}\n")
+    monkeypatch.setenv(place, str(tmp_path / "pip.conf") if place == "PIP_CONFIG_FILE" else user)
+    requirements, _ = fetch("first==1.0\n", index=(tmp_path / "recipe").as_uri())
+    assert sha256(made["recipe"]) in Path(requirements).read_text()
+
+
 def test_a_wheel_without_a_hash_comes_from_the_recipes_index_and_a_warning_names_it(
     fetch, index, tmp_path, capfd, monkeypatch
 ):
@@ -86,6 +101,7 @@ def test_a_wheel_without_a_hash_comes_from_the_recipes_index_and_a_warning_names
         return run(words, *arguments, **options)
 
     monkeypatch.setattr(lockedvenv, "run", note)
+    monkeypatch.setattr(lockedvenv, "ALONE", {})  # the user's own stands for the recipe's index
     requirements, directory = fetch(lock)
     warning = "lock.txt has no hash of First.part==1.0+rocm6.0: not verified"
     assert warning in capfd.readouterr().err

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from launching import PAYLOAD, launch
 from small_runs import equal, flip_bit
 from training.sharded import Interval, ShardedCheckpoints, parse_interval
@@ -143,6 +144,7 @@ def test_an_optimizer_state_of_another_shape_is_left_for_the_checkpoint_before(s
     ("damage", "message"),
     [
         (lambda path: (path / "__1_0.distcp").unlink(), "__1_0.distcp is missing"),
+        (lambda path: ((path / "__1_0.distcp").unlink(), os.mkfifo(path / "__1_0.distcp")), "__1_0.distcp is missing"),
         (lambda path: os.truncate(path / "__0_0.distcp", 100), "__0_0.distcp: too short"),
         (lambda path: (path / "manifest.json").unlink(), "it has no manifest.json"),
         (lambda path: os.truncate(path / "manifest.json", 100), "wrong checksum of manifest.json"),
@@ -151,7 +153,7 @@ def test_an_optimizer_state_of_another_shape_is_left_for_the_checkpoint_before(s
         (lambda path: rewrite(path, lambda content: content["tensors"]["model.norm.weight"][2].pop(0)), "is invalid"),
         (lambda path: rewrite(path, lambda content: content.update(size=2**80)), "is invalid"),
     ],
-    ids=["missing", "short", "no manifest", "half a manifest", "elsewhere", "another", "a hole", "huge"],
+    ids=["missing", "FIFO", "short", "no manifest", "half a manifest", "elsewhere", "another", "a hole", "huge"],
 )
 def test_what_a_manifest_does_not_describe_is_damage(copy, damage, message):
     from training.checkpoint import UnusableError
@@ -163,6 +165,23 @@ def test_what_a_manifest_does_not_describe_is_damage(copy, damage, message):
         for dtype, _, chunks in read_manifest(path)["tensors"].values():
             for chunk in chunks:
                 read_chunk(path, chunk, getattr(torch, dtype))
+
+
+def test_an_asynchronous_save_writes_copies_which_the_training_does_not_change(tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_tensor
+    from training.sharded.storage import ShardWriter
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        whole = torch.zeros(3)
+        parted = distribute_tensor(torch.zeros(3), init_device_mesh("cpu", (1,)))
+        staged = ShardWriter(tmp_path, {}, 1, {}, print).stage({"model": {"whole": whole, "parted": parted}})["model"]
+        whole += 1
+        parted._local_tensor += 1
+        assert (staged["whole"].sum(), staged["parted"].to_local().sum()) == (0, 0)
+    finally:
+        dist.destroy_process_group()
 
 
 def elsewhere(tensors):
