@@ -54,8 +54,10 @@ class SourcePackage:
         # pip runs the sdist to read its metadata: the hash ensures that it runs only this one
         requirements = os.path.join(tempfile.mkdtemp(), 'requirements.txt')
         write_file(requirements, self.requirement + (' --hash=sha256:' + checksum if checksum else '') + '\n')
-        result = run_command([sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps', '--no-binary', self.name,
-                              '--dest', directory, '-r', requirements], FOREIGN, fail_on_error=False, hidden=True)
+        # with a setuptools of its own (PEP 517): EasyBuild's Python may have none
+        command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps', '--use-pep517']
+        result = run_command([*command, '--no-binary', self.name, '--dest', directory, '-r', requirements], FOREIGN,
+                             fail_on_error=False, hidden=True)
         if result.exit_code:
             raise EasyBuildError("Fetching %s with pip failed: %s. Try again, or put the file into %s",
                                  self.sdist, last_line(result.output), directory)

@@ -17,7 +17,8 @@ NOT_FOR_RANKS = (
     "./usr/lib/*/lib*san.so*",
     *(f"./usr/lib/*/lib{name}*" for name in ("bfd", "gprofng", "isl", "opcodes", "perl")),
     "./usr/lib/git-core/*",
-    "./usr/share/*",
+    "./usr/share/[!p]*",  # Debian has wheels in python-wheels
+    "./usr/share/perl*",
     *(f"./usr/bin/{name}*" for name in ("git", "perl", "scalar", "ssh", "x86_64-linux-gnu-", "aarch64-linux-gnu-")),
     "./usr/local/bin/py-spy",
     "*.a",
