@@ -97,4 +97,4 @@ def test_every_command_runs_the_active_environment(testbed, module, work, reques
 def where(line):
     """Return environment and torch of a line of SHOW. The base of a Debian Python has a link to site-packages."""
     prefix, torch = line.split("RAN ")[1].split()[:2]
-    return [prefix, os.path.realpath(torch) if os.path.isabs(torch) else torch]
+    return [prefix, torch if torch == "conda" else os.path.realpath(torch)]
