@@ -56,9 +56,10 @@ def test_the_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, hor
     assert abs(found - alone) <= 1
 
 
-#: Name -> line and world: with Slurm's PMIx, whose ranks are those of MPI; the command of ml-dist; with the launcher.
+#: Name -> line and world: with Slurm's PMIx, whose ranks are those of MPI and whose files are in SlurmdSpoolDir; the
+#: command of ml-dist; with the launcher.
 LINES = {
-    "srun": ("srun --mpi=pmix -N2 --ntasks-per-node=2 python", 4),
+    "srun": ("APPTAINER_BIND=/var/spool srun --mpi=pmix -N2 --ntasks-per-node=2 python", 4),
     "mpirun of apptainer": (f'{MPIRUN_IN_JOB} apptainer run "$SIF" python', 4),
     "mpirun of the launcher": (f"{MPIRUN_IN_JOB} conda-python-distributed", 4),
     "mpirun on one host": (f"{find_optional('openmpi-bin')} -np 2 --bind-to none python", 2),
