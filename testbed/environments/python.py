@@ -12,7 +12,7 @@ from testbed.progress import run, step
 from testbed.recipes import LOCK
 
 EASYBUILD = "testbed/environments/requirements.txt"
-RELEASE_TOOLS, WEBSITE_TOOLS = "releases/requirements.txt", "website/requirements.txt"
+RELEASE_TOOLS, WEBSITE_TOOLS = "tools/releases/requirements.txt", "tools/website/requirements.txt"
 #: Environments for development: title and requirements. That of ./run-tests has torch for the unit tests.
 ENVIRONMENTS = {
     "test": ("installing the test tools", [RELEASE_TOOLS, "tests/requirements.txt", WEBSITE_TOOLS, LOCK]),

@@ -28,7 +28,7 @@ def index(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def testbed_root():
-    """The testbed whose test tools run this test, with the tools of ./new-release."""
+    """The testbed whose test tools run this test, with the tools of tools/new-release."""
     layout = Layout(Path(sys.prefix).parent)
     if not layout.marker.exists():
         pytest.skip(f"{sys.prefix} does not belong to a testbed")

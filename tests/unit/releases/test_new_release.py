@@ -1,4 +1,4 @@
-"""./new-release in a copy of the tree, with a directory as package index."""
+"""tools/new-release in a copy of the tree, with a directory as package index."""
 
 import hashlib
 import os
@@ -22,21 +22,20 @@ NEW_CUDA = [f"PyTorch-9.9.9-cuda-14.1{name}" for name in [*HOROVOD, *NEW_CUDA]]
 
 @pytest.fixture
 def tree(tmp_path):
-    """A copy of what ./new-release needs of this tree."""
+    """A copy of what tools/new-release needs of this tree."""
     copy = tmp_path / "tree"
-    for name in ("easyconfigs", "releases", "runscripts", "testbed"):
+    for name in ("easyconfigs", "tools", "runscripts", "testbed"):
         shutil.copytree(TREE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(TREE / "new-release", copy)
     return copy
 
 
 @pytest.fixture
 def new_release(tree, testbed_root):
-    """A function that runs ./new-release in the copy of the tree; returns the process."""
+    """A function that runs tools/new-release in the copy of the tree; returns the process."""
 
     def run(*arguments):
         return subprocess.run(
-            [tree / "new-release", *arguments],
+            [tree / "tools" / "new-release", *arguments],
             env={**os.environ, "PYTORCH_TESTBED": str(testbed_root)},
             stdin=subprocess.DEVNULL,
             capture_output=True,

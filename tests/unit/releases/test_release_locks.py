@@ -2,7 +2,7 @@
 
 import pytest
 
-from releases import __main__ as releases
+from tools.releases import __main__ as releases
 from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
 
 CUDA = releases.replacer("2.15.0", "2.16.1", "13.2", "14.0")

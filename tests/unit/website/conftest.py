@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from website.__main__ import build
+from tools.website.__main__ import build
 
 
 @pytest.fixture(scope="session")

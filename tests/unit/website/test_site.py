@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed import layout as testbed_layout
-from website.__main__ import PAGES, build
+from tools.website.__main__ import PAGES, build
 
 TREE = Path(__file__).resolve().parents[3]
 #: What a browser loads by itself, in contrast to links of the text.
@@ -23,7 +23,7 @@ def tree(tmp_path):
     """A copy of what the site is built from."""
     pytest.importorskip("mkdocs")
     copy = tmp_path / "tree"
-    for name in [*PAGES, "website"]:
+    for name in [*PAGES, "tools/website"]:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (TREE / name).is_dir() else shutil.copy)(TREE / name, copy / name)
     return copy
@@ -36,7 +36,7 @@ def test_the_site_has_every_page_and_three_kinds_of_readers(site):
         "index.html",
         "CONTRIBUTING.html",
         "CHANGELOG.html",
-        "SECURITY.html",
+        ".github/SECURITY.html",
         "runscripts/index.html",
     }
     tabs = re.findall(r'<a href="[^"]*" class="md-tabs__link">\s*(.*?)\s*</a>', (site / "index.html").read_text())
@@ -97,7 +97,7 @@ def test_a_directory_with_other_files_is_kept(tmp_path):
 def test_one_command_builds_the_site_from_a_fresh_clone(tmp_path):
     subprocess.run(["git", "clone", "-q", TREE, tmp_path / "clone"], check=True)
     environment = {**os.environ, "PYTORCH_TESTBED": str(tmp_path / "testbed")}
-    command = [tmp_path / "clone" / "website" / "build", "--url", "https://docs.example.org/pytorch/"]
+    command = [tmp_path / "clone" / "tools" / "website" / "build", "--url", "https://docs.example.org/pytorch/"]
     output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
     page = Path(output.splitlines()[0])
     assert page == tmp_path / "testbed" / "website" / "index.html"

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from testbed.environments.python import FOREIGN, pip_indexes  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import provide_environment  # noqa: E402

@@ -1,6 +1,6 @@
 """Build the documentation site from README.md, CONTRIBUTING.md, CHANGELOG.md and docs/.
 
-A broken link, a heading that a link does not find, or a page that website/mkdocs.yml does not list is an error. The
+A broken link, a heading that a link does not find, or a page that tools/website/mkdocs.yml does not list is an error. The
 site needs no server programs and loads nothing from elsewhere: copy its directory to a web server.
 """
 
@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import provide_environment  # noqa: E402
 from testbed.progress import exit_status  # noqa: E402
@@ -21,7 +21,7 @@ PAGES = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
-    "SECURITY.md",
+    ".github/SECURITY.md",
     "runscripts/README.md",
     "CITATION.cff",
     "LICENSES",
@@ -29,15 +29,15 @@ PAGES = (
     "payload",
     "tests/reframe",
 )
-#: Files of website/ that only this site has.
+#: Files of tools/website/ that only this site has.
 ASSETS = ("site.css", "site.js")
-TREE = Path(__file__).resolve().parents[1]
+TREE = Path(__file__).resolve().parents[2]
 
 
 def main(arguments):
     """Build the site; return the exit status."""
     layout = Layout.from_environment(os.environ)
-    parser = argparse.ArgumentParser("website/build", description=__doc__)
+    parser = argparse.ArgumentParser("tools/website/build", description=__doc__)
     parser.add_argument(
         "--output", type=Path, metavar="DIR", default=layout.root / "website", help="replace DIR (default: %(default)s)"
     )
@@ -58,9 +58,10 @@ def build(python, output, url, tree=TREE):
             Path(pages, name).parent.mkdir(exist_ok=True)
             Path(pages, name).symlink_to(tree / name)
         for name in ASSETS:
-            Path(pages, name).symlink_to(tree / "website" / name)
+            Path(pages, name).symlink_to(tree / "tools" / "website" / name)
         # with --quiet, warnings would not count as errors
-        command = [python, "-m", "mkdocs", "build", "--strict", "-f", tree / "website" / "mkdocs.yml", "-d", output]
+        configuration = tree / "tools" / "website" / "mkdocs.yml"
+        command = [python, "-m", "mkdocs", "build", "--strict", "-f", configuration, "-d", output]
         # the theme announces its successor at each build
         environment = {**os.environ, "PAGES": pages, "SITE_URL": url, "NO_MKDOCS_2_WARNING": "1"}
         result = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
@@ -71,4 +72,4 @@ def build(python, output, url, tree=TREE):
 
 if __name__ == "__main__":
     again = "Run the same command again."
-    sys.exit(exit_status(lambda: main(sys.argv[1:]), program="website/build", again=again))
+    sys.exit(exit_status(lambda: main(sys.argv[1:]), program="tools/website/build", again=again))

@@ -1,1 +1,0 @@
-"""Writes recipes and locks of a new PyTorch release: ./new-release."""

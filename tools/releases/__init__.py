@@ -1,0 +1,1 @@
+"""Writes recipes and locks of a new PyTorch release: tools/new-release."""
