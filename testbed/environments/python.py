@@ -12,12 +12,11 @@ from testbed.progress import run, step
 from testbed.recipes import LOCK
 
 EASYBUILD = "testbed/environments/requirements.txt"
-RELEASE_TOOLS, WEBSITE_TOOLS = "tools/releases/requirements.txt", "tools/website/requirements.txt"
 #: Environments for development: title and requirements. That of ./run-tests has torch for the unit tests.
 ENVIRONMENTS = {
-    "test": ("installing the test tools", [RELEASE_TOOLS, "tests/requirements.txt", WEBSITE_TOOLS, LOCK]),
-    "release": ("installing uv", [RELEASE_TOOLS]),
-    "website": ("installing MkDocs", [WEBSITE_TOOLS]),
+    "test": ("installing the test tools", ["tests/requirements.txt", LOCK]),
+    "release": ("installing uv", ["tools/releases/requirements.txt"]),
+    "website": ("installing MkDocs", ["tools/website/requirements.txt"]),
 }
 #: uv's options for pip's settings: uv does not read pip's configuration.
 OPTIONS = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}

@@ -1,7 +1,7 @@
 """Build the documentation site from README.md, CONTRIBUTING.md, CHANGELOG.md and docs/.
 
-A broken link, a heading that a link does not find, or a page that tools/website/mkdocs.yml does not list is an error. The
-site needs no server programs and loads nothing from elsewhere: copy its directory to a web server.
+A broken link, a heading that a link does not find, or a page that tools/website/mkdocs.yml does not list is an
+error. The site needs no server programs and loads nothing from elsewhere: copy its directory to a web server.
 """
 
 import argparse
