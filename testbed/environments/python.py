@@ -15,7 +15,7 @@ EASYBUILD = "testbed/environments/requirements.txt"
 #: Environments for development: title and requirements. That of ./run-tests has torch for the unit tests.
 ENVIRONMENTS = {
     "test": ("installing the test tools", ["tests/requirements.txt", LOCK]),
-    "release": ("installing uv", ["tools/releases/requirements.txt"]),
+    "release": ("installing the release tools", ["tools/releases/requirements.txt"]),
     "website": ("installing MkDocs", ["tools/website/requirements.txt"]),
 }
 #: uv's options for pip's settings: uv does not read pip's configuration.

@@ -34,3 +34,9 @@ def testbed_root():
         pytest.skip(f"{sys.prefix} does not belong to a testbed")
     provide_environment(layout, "release")
     return layout.root
+
+
+@pytest.fixture(scope="session")
+def release_python(testbed_root):
+    """The Python that has the tools of tools/release."""
+    return testbed_root / "release-venv" / "bin" / "python"

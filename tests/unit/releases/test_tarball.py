@@ -1,23 +1,17 @@
-"""A release: one version everywhere, and a tarball that works without git."""
+"""The tarball of a release works without git."""
 
 import re
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from testbed.packages import find_lmod
+from tools.releases import files
 
 TREE = Path(__file__).resolve().parents[3]
-VERSION = re.search(r'^version = "(.*)"$', (TREE / "pyproject.toml").read_text(), re.MULTILINE)[1]
-
-
-def test_pages_have_the_version_of_the_project():
-    assert re.search(r"^## (\S+)", (TREE / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == VERSION
-    for page in ("docs/install.md", "CONTRIBUTING.md"):
-        assert set(re.findall(r"pytorch-easybuild-([\d.]+\d)", (TREE / page).read_text())) == {VERSION}
+VERSION = files.version_of(TREE / "pyproject.toml")
 
 
 @pytest.fixture
@@ -25,14 +19,10 @@ def unpacked(tmp_path):
     """The directory that the tarball of the last commit unpacks to."""
     if not (TREE / ".git").exists():
         pytest.skip("This tree is no git repository.")
-    page = (TREE / "CONTRIBUTING.md").read_text()
-    command = re.search(r"^    (git archive .*)$", page, re.MULTILINE)[1].split()
-    tarball = f"pytorch-easybuild-{VERSION}.tar.gz"
-    output = [word.replace(tarball, str(tmp_path / tarball)) for word in command]
-    subprocess.run(output, cwd=TREE, check=True)
-    with tarfile.open(tmp_path / tarball) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / f"pytorch-easybuild-{VERSION}"
+    name = f"pytorch-easybuild-{VERSION}"
+    tarball = tmp_path / f"{name}.tar.gz"
+    subprocess.run(["git", "archive", f"--prefix={name}/", f"--output={tarball}", "HEAD"], cwd=TREE, check=True)
+    return files.unpack(tarball, tmp_path)
 
 
 @pytest.mark.thorough
