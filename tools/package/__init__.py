@@ -4,21 +4,20 @@ The package holds the tree of the project as it is, but for the recipes, which a
 """
 
 import importlib
-import os
+from pathlib import Path
 
 import easybuild.easyblocks
 import easybuild.easyblocks.generic
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.entrypoints import EntrypointEasyblock
 
-EASYBLOCKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "easyblocks")
-GENERIC = os.path.join(EASYBLOCKS, "generic")
+EASYBLOCKS = Path(__file__).resolve().parent / "easyblocks"
+GENERIC = EASYBLOCKS / "generic"
 
 
 def module_names(directory):
     """The names of the Python files in a directory, without the extension."""
-    files = (os.path.splitext(file) for file in os.listdir(directory))
-    return {name for name, extension in files if extension == ".py"}
+    return {path.stem for path in directory.glob("*.py")}
 
 
 def register(package, names):
@@ -30,8 +29,8 @@ def register(package, names):
                 EntrypointEasyblock()(value)
 
 
-easybuild.easyblocks.generic.__path__.append(GENERIC)
-easybuild.easyblocks.__path__.append(EASYBLOCKS)
+easybuild.easyblocks.generic.__path__.append(str(GENERIC))
+easybuild.easyblocks.__path__.append(str(EASYBLOCKS))
 register(easybuild.easyblocks.generic, module_names(GENERIC))
 # the others are links to the generic ones, for --include-easyblocks
 register(easybuild.easyblocks, module_names(EASYBLOCKS) - module_names(GENERIC))

@@ -1,4 +1,4 @@
-"""A release: one version everywhere, the same files from each build, and a wheel with all that an installation is made of."""
+"""A release: one version, the same files from each build, and a wheel with all that an installation is made of."""
 
 import re
 import subprocess
@@ -31,7 +31,8 @@ def repository(tmp_path):
 
 def tracked(tree, *rooms):
     """The names of a repository's files in some directories."""
-    return subprocess.run(["git", "ls-files", *rooms], cwd=tree, capture_output=True, text=True, check=True).stdout.split()
+    command = ["git", "ls-files", *rooms]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_one_version_everywhere():

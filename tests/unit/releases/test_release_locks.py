@@ -2,8 +2,8 @@
 
 import pytest
 
-from tools.releases import __main__ as releases
 from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
+from tools.releases import __main__ as releases
 
 CUDA = releases.replacer("2.15.0", "2.16.1", "13.2", "14.0")
 OLD = "# requirements: torch\ntorch==2.15.0\n"
