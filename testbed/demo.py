@@ -10,11 +10,13 @@ cluster, and runs the three commands of the README on it.
 Everything is in one directory: $PYTORCH_TESTBED, or .testbed in this tree.
 """
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -29,12 +31,13 @@ LAUNCH = "srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLO
 
 def demonstrate(layout):
     """Run the README's commands, and print a summary."""
-    start = time.monotonic()
-    print("1. The testbed: Slurm, Lmod, EasyBuild, Apptainer", flush=True)
-    obstacle = up(layout)
+    phases = Phases()
+    with phases.phase("testbed"):
+        print("1. The testbed: Slurm, Lmod, EasyBuild, Apptainer", flush=True)
+        obstacle = up(layout)
 
     print("\n2. Install (a few minutes the first time)", flush=True)
-    installed = install(layout, obstacle)
+    installed = install(layout, obstacle, phases)
 
     print("\n3. Load and launch: 4 ranks on 2 nodes", flush=True)
     recipe = CONTAINER if CONTAINER in installed else VENV
@@ -42,15 +45,18 @@ def demonstrate(layout):
     commands = [f"module load {recipes.module(recipe)}", launch]
     if DATASET in installed:
         commands = [f"module load {recipes.module(DATASET)}", commands[0], f"{launch} --epochs 1"]
-    output = run_shown(layout, *commands)
+    with phases.phase("training"):
+        output = run_shown(layout, *commands)
     accuracy = re.search(r"test accuracy: ([\d.]+) %", output)
     speed = re.findall(r"images/s (\d+)", output)
     if not accuracy or not speed:
         raise TestbedError("The training printed no accuracy. See the output above.")
     lines = "\n      ".join(commands)
     print(f"""
-Done in {time.monotonic() - start:.0f} s: test accuracy {accuracy[1]} %, {speed[-1]} images/s on 2 nodes.
+Done in {phases.seconds():.0f} s: test accuracy {accuracy[1]} %, {speed[-1]} images/s on 2 nodes.
 
+Time line
+{phases.table()}
 Directories
   software and modules   {layout.easybuild}
   cluster and its logs   {layout.cluster}
@@ -61,26 +67,75 @@ Next steps
   ./demo --clean           stop the cluster, delete {layout.root}""")
 
 
-def install(layout, obstacle):
+class Phases:
+    """When the phases of the demo begin and end, in seconds after its start. Phases may overlap."""
+
+    def __init__(self):
+        self.start = time.monotonic()
+        self.rows = []
+
+    def seconds(self):
+        """The seconds since the start."""
+        return time.monotonic() - self.start
+
+    @contextlib.contextmanager
+    def phase(self, title):
+        """Record the block as a phase, also if it fails."""
+        begin = self.seconds()
+        try:
+            yield
+        finally:
+            self.rows.append((begin, self.seconds(), title))
+
+    def table(self):
+        """A line for each phase: its title, its seconds, and a bar of 50 characters for the whole time."""
+        width = 50 / self.seconds()
+        lines = []
+        for begin, end, title in sorted(self.rows):
+            bar = "#" * max(round((end - begin) * width), 1)
+            lines.append(f"  {title:<36} {end - begin:4.0f} s  {' ' * round(begin * width)}{bar}\n")
+        return "".join(lines)
+
+
+def install(layout, obstacle, phases):
     """Install the data, and PyTorch as a container and as a virtual environment; return the installed recipes.
 
     Generated digits replace the data, and one of the two is enough, as containers may have an `obstacle` and the Python
-    that the virtual environment needs may be missing.
+    that the virtual environment needs may be missing. Both are installed at once: each uses about one core. The output
+    of the second is in a log.
     """
     installed = []
-    for recipe, reason in ((DATASET, None), (CONTAINER, obstacle), (VENV, None)):
+
+    def attempt(recipe, action, *arguments, reason=None):
         try:
             if reason:
                 raise TestbedError(reason)
-            with layout.locked(recipe), layout.locked("sources"):  # recipes share wheels, as in ./run-tests
-                run_shown(layout, recipes.install_command(layout, recipe))
-                recipes.note_installed(layout, recipe)
+            with phases.phase(recipe):
+                action(layout, recipe, *arguments)
             installed.append(recipe)
         except TestbedError as error:
             print(f"\n{recipe} is not installed: {error}", flush=True)
+
+    attempt(DATASET, install_shown)
+    with ThreadPoolExecutor(max_workers=1) as background:
+        venv = background.submit(attempt, VENV, recipes.install)
+        log = recipes.log_of(layout, VENV)
+        print(f"\n$ eb {VENV}.eb   # at the same time, its output is in {log}", flush=True)
+        attempt(CONTAINER, install_shown, reason=obstacle)
+        venv.result()
     if not {CONTAINER, VENV} & set(installed):
         raise TestbedError("Neither the container nor the virtual environment is installed. See the output above.")
     return installed
+
+
+def install_shown(layout, recipe):
+    """Install a recipe, or update it to this tree, and print what EasyBuild prints."""
+    with layout.locked(recipe):
+        command = recipes.install_command(layout, recipe)
+        with layout.locked("sources"):  # recipes share wheels
+            recipes.fetch(layout, recipe)
+        run_shown(layout, command)
+        recipes.note_installed(layout, recipe)
 
 
 def run_shown(layout, *commands):

@@ -61,22 +61,31 @@ def note_installed(layout, recipe, settings=""):
 def install(layout, recipe, settings=""):
     """Install a recipe after shell `settings`, or update it to this tree; wait for another process that does.
 
-    ./demo shows what EasyBuild prints; this function does not. Raises TestbedError, with EasyBuild's last lines.
+    Its output is in the log of the recipe. Raises TestbedError, with EasyBuild's last lines.
     """
     with layout.locked(recipe):
         if is_current(layout, recipe, settings):
             return
         command = install_command(layout, recipe, settings)
         with layout.locked("sources"):  # recipes share wheels
-            _run_eb(layout, recipe, f"{settings}\n{command} --fetch")
+            fetch(layout, recipe, settings)
         _run_eb(layout, recipe, f"{settings}\n{command}")
         note_installed(layout, recipe, settings)
 
 
+def fetch(layout, recipe, settings=""):
+    """Download what a recipe needs, after shell `settings`. Raises TestbedError, with EasyBuild's last lines."""
+    _run_eb(layout, recipe, f"{settings}\n{install_command(layout, recipe, settings)} --fetch")
+
+
+def log_of(layout, recipe):
+    """The file with the output of the last installation of a recipe that was not shown."""
+    return layout.root / "log" / f"{recipe}.log"
+
+
 def _run_eb(layout, recipe, script):
     lines = [shell.environment_code(layout), "set -e", script]
-    log = layout.root / "log" / f"{recipe}.log"
-    run(["bash", "-c", "\n".join(lines)], log=log, cwd=layout.root, timeout=3600)
+    run(["bash", "-c", "\n".join(lines)], log=log_of(layout, recipe), cwd=layout.root, timeout=3600)
 
 
 def _stamp(layout, recipe):
