@@ -14,21 +14,24 @@ from benchmarks.measure import measure  # noqa: E402
 from benchmarks.results import RESULTS, Results  # noqa: E402
 from benchmarks.rows import EXPERIMENTS, ROWS  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.progress import exit_status, run  # noqa: E402
-from testbed.recipes import VENV, module  # noqa: E402
-
-PICTURE = table.PAGE.parent / "pictures" / "benchmarks.svg"
+from testbed.progress import exit_status  # noqa: E402
 
 
 def main(options):
     """Measure what the command line selects; return the exit status."""
     layout = Layout.from_environment(os.environ)
-    results = Results.load(RESULTS) if options.redraw else measure_selected(layout, options)
-    report(layout, options, results)
+    if options.redraw:
+        results = Results.load(RESULTS)
+    else:
+        results = measure_selected(layout, options)
+    report(options, results)
     if not results.failures:
         return 0
-    options_again = [*(["--page"] if options.page else []), *(f"--only {name}" for name in results.failures)]
-    raise TestbedError(f"rows failed. Measure them again: benchmarks/run {' '.join(options_again)}")
+    command = "benchmarks/run"
+    if options.page:
+        command += " --page"
+    rows = " ".join(f"--only {name}" for name in results.failures)
+    raise TestbedError(f"rows failed. Measure them again: {command} {rows}")
 
 
 def parse_arguments():
@@ -45,8 +48,8 @@ def parse_arguments():
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--pairs", type=int, metavar="N", help="number of pairs of each row, instead of 1 to 21")
     options = parser.parse_args()
-    if (options.page or options.redraw) and options.pairs or options.page and options.redraw:
-        parser.error("--page goes alone or with --only, --redraw goes alone")
+    if options.pairs and (options.page or options.redraw):
+        parser.error("--pairs is for a first look: without --page and --redraw")
     if options.pairs is not None and options.pairs < 1:
         parser.error("--pairs: a number from 1")
     return options
@@ -56,23 +59,18 @@ def measure_selected(layout, options):
     """The Results of what the command line selects, with the rows that are measured with it. Raises TestbedError."""
     selected = [each for each in EXPERIMENTS if set(each.names) & set(options.only or ROWS)]
     results = measure(layout, selected, options.pairs)
-    return Results.load(RESULTS).replace(results) if options.page else results
+    if options.page:
+        return Results.load(RESULTS).replace(results)
+    return results
 
 
-def report(layout, options, results):
+def report(options, results):
     """Print the tables, and write the page if the command line names it."""
     if options.page:
         results.save(RESULTS)  # first: --redraw needs no second measurement
     if options.page or options.redraw:
-        draw(layout)  # before the page, which keeps its tables if this fails
         table.PAGE.write_text(table.update(table.PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
     print(table.results_markdown(results), end="")
-
-
-def draw(layout):
-    """Draw the results of the page, with the matplotlib of the venv module. Raises TestbedError."""
-    python = layout.easybuild / "software" / module(VENV) / "venv" / "bin" / "python"
-    run([python, Path(__file__).with_name("picture.py"), RESULTS, PICTURE], advice="./demo installs matplotlib.")
 
 
 if __name__ == "__main__":

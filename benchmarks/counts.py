@@ -64,14 +64,16 @@ def count_file_calls(session, env, launch, command, *, below, ranks):
 
 def count_calls(trace, below, scratch):
     """Calls of a trace for files in the directories `below`, without those in `scratch`."""
-    directories, own = tuple(f"{directory}/" for directory in below), f"{scratch}/"
+    directories = tuple(f"{directory}/" for directory in below)
+    own = f"{scratch}/"
     paths = (f"{path}/" for path in CALL.findall(trace))
     return sum(path.startswith(directories) and not path.startswith(own) for path in paths)
 
 
 def scattered(count):
     """The list and the names of `count` nodes in runs of 1 to 8 with gaps between, as on a nearly full machine."""
-    ranges, nodes = [], []
+    ranges = []
+    nodes = []
     number = 1
     while len(nodes) < count:
         last = number + min(1 + len(ranges) % 8, count - len(nodes)) - 1

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from pathlib import Path
 
 from benchmarks.session import PROGRAMS, TREE
 from testbed.recipes import CONTAINER, INGREDIENTS, LOCK, VENV, module
@@ -25,7 +24,6 @@ class Site:
         self.recipe = recipe
         self.env = {**env, "TMPDIR": str(temporary)}
         self.prefix = session.scratch / "installation"
-        self.root = self.prefix / "software" / module(recipe)
         self.modulefile = session.scratch / "by-eb.lua"
         self.eb("--fetch")
         self.eb_from_scratch()  # reads the wheels into memory, and bootstraps the base system of all others
@@ -55,13 +53,6 @@ class Site:
         arguments = [TREE, self.prefix, module(self.recipe), self.modulefile, wheels, *sources]
         return self.session.time([PROGRAMS / "install-by-hand", *arguments], self.env)
 
-    def sizes(self):
-        """The size of every installed file by its inode: an image that is kept is the same inode afterwards.
-
-        `eb` keeps the old files until the new ones are there, so no inode is used twice.
-        """
-        return {status.st_ino: status.st_size for status in map(Path.lstat, self.root.rglob("*"))}
-
 
 def install_venv(session):
     """Seconds of `eb` for the venv module, and of the script."""
@@ -81,13 +72,11 @@ def install_image(session):
     site = Site(session, CONTAINER, variables(session, tree))
     while True:
         from_scratch = site.eb_from_scratch()
-        before = site.sizes()
         with (tree / "runscripts" / "get-master").open("a") as file:
             file.write("# changed\n")
         again = site.eb()
-        new_bytes = sum(size for inode, size in site.sizes().items() if inode not in before)
         by_hand = site.by_hand(LOCK, LOCK.with_suffix(".def"))
-        yield (from_scratch, by_hand), (again, from_scratch), (new_bytes, sum(before.values()))
+        yield (from_scratch, by_hand), (again, from_scratch)
 
 
 def variables(session, tree):

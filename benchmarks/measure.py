@@ -27,16 +27,20 @@ def measure(layout, experiments, rounds=None):
     """
     obstacle = up(layout)
     provide_optional(layout)
-    left_out = {
-        name: obstacle for each in experiments if obstacle and recipes.CONTAINER in each.recipes for name in each.names
-    }
-    possible = [each for each in experiments if not left_out.keys() & set(each.names)]
-    needed = {recipe for each in possible for recipe in each.recipes}
+    left_out = {}
+    possible = []
+    for experiment in experiments:
+        if obstacle and recipes.CONTAINER in experiment.recipes:
+            left_out.update(dict.fromkeys(experiment.names, obstacle))
+        else:
+            possible.append(experiment)
+    needed = set().union(*(experiment.recipes for experiment in possible))
     missing = [recipe for recipe in sorted(needed) if not recipes.is_current(layout, recipe)]
     if missing:
         raise TestbedError(f"Not installed from this tree as it is now: {', '.join(missing)}. Run ./demo first.")
 
-    start, load = time.monotonic(), os.getloadavg()[0]
+    start = time.monotonic()
+    load = os.getloadavg()[0]
     results = Results({}, left_out, {})
     for experiment in possible:
         measure_experiment(layout, experiment, rounds or experiment.rounds, results)
@@ -61,12 +65,14 @@ def measure_experiment(layout, experiment, rounds, results):
 
 def report_rounds(experiment, session, rounds):
     """Measure rounds and report each; the first one is number 0 if it only warms up."""
-    first = 0 if experiment.warm_up else 1
+    first = 1 - experiment.warm_up  # round 0 only warms up
     for name in experiment.names:
         print_progress(f"{name}. A: {ROWS[name].a}. B: {ROWS[name].b}.")
     with contextlib.closing(experiment.pairs(session)) as generator:
         for number, pairs in enumerate(islice(generator, rounds + 1 - first), first):
-            count = f"pair {number} of {rounds}" if number else "warm-up"
+            count = f"pair {number} of {rounds}"
+            if number == 0:
+                count = "warm-up"
             for name, (a, b) in zip(experiment.names, pairs):
                 sides = " against ".join(UNITS[ROWS[name].unit](value) for value in (a, b))
                 print_progress(f"{name}, {count}: {sides}, ratio {a / b:.2f}")
@@ -75,11 +81,10 @@ def report_rounds(experiment, session, rounds):
 
 def describe_run(load_before, seconds):
     """A sentence on the date, the tree, the machine, its load and the duration."""
-    commit = subprocess.run(
-        ["git", "-C", str(TREE), "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, text=True, check=False
-    ).stdout.strip()
+    command = ["git", "-C", str(TREE), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
     return (
-        f"Measured on {time.strftime('%Y-%m-%d')}{f', commit {commit},' if commit else ''} in {seconds / 60:.0f} min "
+        f"Measured on {time.strftime('%Y-%m-%d')}, commit {commit or 'unknown'}, in {seconds / 60:.0f} min "
         f"on {os.cpu_count()} cores, {platform.machine()}, Linux "
         f"{platform.release()}, with a load average of {load_before:.1f} before and {os.getloadavg()[0]:.1f} after."
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from benchmarks import installs, steps, trainings
+from benchmarks.session import PROGRAMS
 from testbed.recipes import CONTAINER, DATASET, VENV
 
 
@@ -49,22 +50,25 @@ def read_rows(path):
     return rows
 
 
-def launch(name, recipe, srun, ranks, rounds):
-    """The Experiment of launching ranks with a module."""
-    return Experiment(partial(steps.launch, recipe=recipe, srun=srun, ranks=ranks), (name,), (recipe,), rounds)
+def launch(name, recipe, srun, program=steps.PRINT_TIME, *, ranks, rounds):
+    """The Experiment of ranks that a module starts, until the last of them prints the time."""
+    pairs = partial(steps.launch, recipe=recipe, srun=srun, program=program, ranks=ranks)
+    return Experiment(pairs, (name,), (recipe,), rounds)
 
 
-BOTH, TRAINING = (CONTAINER, VENV), (DATASET, VENV)
+BOTH = (CONTAINER, VENV)
+TRAINING = (DATASET, VENV)
+FIRST_STEP = (PROGRAMS / "first_step.py",)
 #: Every row that there can be.
 ROWS = read_rows(Path(__file__).with_name("rows.ini"))
 EXPERIMENTS = (
+    launch("first-step", CONTAINER, steps.TWO_RANKS, FIRST_STEP, ranks=2, rounds=11),
+    launch("first-step-8", CONTAINER, steps.NODE_OF_RANKS, FIRST_STEP, ranks=steps.RANKS, rounds=7),
     launch("launch-host", VENV, steps.FOUR_RANKS, ranks=4, rounds=21),
-    launch("launch-core", VENV, steps.TWO_RANKS, ranks=2, rounds=21),
     launch("launch-image", CONTAINER, steps.FOUR_RANKS, ranks=4, rounds=15),
     Experiment(steps.instructions, ("instructions",), rounds=2, warm_up=False),
     Experiment(steps.large_world, ("large-world",), rounds=2, warm_up=False),
-    Experiment(steps.cpu, ("cpu", "cpu-torchrun")),
-    Experiment(steps.dead_dns, ("dead-dns",)),
+    Experiment(steps.cpu, ("cpu",)),
     Experiment(steps.import_once, ("import",), BOTH, rounds=21),
     Experiment(steps.import_by_ranks, ("image-ranks",), BOTH),
     Experiment(partial(steps.import_by_ranks, prefix=steps.IN_SHARED_IMAGE), ("shared-ranks",), BOTH),
@@ -73,9 +77,8 @@ EXPERIMENTS = (
     Experiment(partial(steps.load, recipe=CONTAINER), ("load-image",), (CONTAINER,), rounds=11),
     Experiment(partial(steps.load, recipe=VENV), ("load-venv",), rounds=11),
     Experiment(installs.install_venv, ("install",), warm_up=False),
-    Experiment(installs.install_image, ("install-image", "rebuild", "rebuild-bytes"), (CONTAINER,), warm_up=False),
+    Experiment(installs.install_image, ("install-image", "rebuild"), (CONTAINER,), warm_up=False),
     Experiment(trainings.time_to_99, ("time-to-99",), TRAINING, warm_up=False),
     Experiment(trainings.two_ranks, ("two-ranks",), TRAINING, rounds=11),
-    Experiment(partial(trainings.by_program, row="health"), ("health",), TRAINING),
-    Experiment(partial(trainings.by_program, row="save"), ("save",), TRAINING, warm_up=False),
+    Experiment(trainings.save, ("save",), TRAINING, warm_up=False),
 )

@@ -1,13 +1,12 @@
-"""Rows on single steps of a job: launching, CPU time, a silent name server, `import torch`, and `module load`."""
+"""Rows on single steps of a job: launching, the first step, CPU time, `import torch`, and `module load`."""
 
-import socket
 import sys
 import time
 from pathlib import Path
 
 from benchmarks import counts
 from benchmarks.programs.cpu_seconds import find_reports
-from benchmarks.session import PROGRAMS, NotMeasurable
+from benchmarks.session import PROGRAMS
 from testbed.layout import NODES, TestbedError
 from testbed.recipes import CONTAINER, VENV, module
 
@@ -21,12 +20,12 @@ ONE_NODE = ("srun", "-N1", f"--nodelist={NODES[0]}")
 #: As many ranks as a LUMI-G node has GPUs; more than the machine has cores.
 RANKS = 8
 NODE_OF_RANKS = (*ONE_NODE, f"-n{RANKS}", "--overcommit")
+ON_ONE_NODE = (*ONE_NODE, "-n2")
 LAUNCHERS = ("conda-python-distributed", PROGRAMS / "exec-only")
+PRINT_TIME = ("-c", "import time; print(time.time())")
 IMPORT_TORCH = ("-c", "import torch")
 #: A start of Python that no `.pth` file of the machine makes slower.
 CLEAN_PYTHON = ("-I", "-S", "-c", "pass")
-#: A loopback address for a name server that never answers.
-SILENT_SERVER = "127.0.0.99"
 #: Loads per measurement: a single one is as short as the noise.
 LOADS = 20
 #: What images see of shared file systems under other names.
@@ -42,27 +41,30 @@ IN_SHARED_IMAGE = ("bash", "-c", SHARE_IMAGE, "bash")
 PACK = ("-no-progress", "-no-xattrs", "-all-root", "-comp", "lz4", "-no-fragments", "-p", ".packed f 444 0 0 true")
 
 
-def launch(session, *, recipe, srun, ranks):
-    """Seconds until all ranks run Python, behind the launch script and behind plain assignments."""
+def launch(session, *, recipe, srun, program, ranks):
+    """Seconds until all ranks have printed the time, behind the launch script and behind plain assignments."""
     env = session.load(recipe)
-    inside = ["singularity", "exec", "--bind", str(PROGRAMS), env["SIF"]] if recipe == CONTAINER else []
+    inside = []
+    if recipe == CONTAINER:
+        inside = ["singularity", "exec", "--bind", str(PROGRAMS), env["SIF"]]
     while True:
-        yield [tuple(_until_python(session, env, [*srun, *inside, each], ranks) for each in LAUNCHERS)]
+        yield [tuple(_until_the_last(session, env, [*srun, *inside, each, *program], ranks) for each in LAUNCHERS)]
 
 
-def _until_python(session, env, command, ranks):
-    """Seconds until the first line of Python in the last of the `ranks`; the nodes of the testbed share one clock."""
+def _until_the_last(session, env, command, ranks):
+    """Seconds until the last of the `ranks` prints the time; the nodes of the testbed share one clock."""
     start = time.time()
-    lines = session.run([*command, "-c", "import time; print(time.time())"], env).split()
+    lines = session.run(command, env).split()
     if len(lines) != ranks:
-        raise TestbedError(f"`{command[-1]}` started {len(lines)} ranks of {ranks}.")
+        raise TestbedError(f"`{' '.join(map(str, command[:4]))} ...` started {len(lines)} ranks of {ranks}.")
     return max(map(float, lines)) - start
 
 
 def instructions(session):
     """Instructions of a start of Python behind the launch script, and of the same start alone."""
-    step = counts.step_variables(",".join(NODES[:2]), NODES[:2], tasks_per_node=2, rank=0)
-    env = {**session.load(VENV), **step, "TMPDIR": str(session.scratch)}
+    env = session.load(VENV)
+    env.update(counts.step_variables(",".join(NODES[:2]), NODES[:2], tasks_per_node=2, rank=0))
+    env["TMPDIR"] = str(session.scratch)
     while True:
         commands = ([each, *CLEAN_PYTHON] for each in ("conda-python-distributed", "python"))
         yield [tuple(counts.count_instructions(session, env, command) for command in commands)]
@@ -71,24 +73,24 @@ def instructions(session):
 def large_world(session):
     """Instructions of the launch script on the last rank of a large world that never ran, and of one node."""
     loaded = session.load(VENV)
-    worlds = counts.scattered(4096), ("nid000001", ["nid000001"])
-    steps = [counts.step_variables(*world, tasks_per_node=RANKS, rank=len(world[1]) * RANKS - 1) for world in worlds]
+    worlds = [counts.scattered(4096), ("nid000001", ["nid000001"])]
+    environments = []
+    for node_list, nodes in worlds:
+        last = len(nodes) * RANKS - 1
+        step = counts.step_variables(node_list, nodes, tasks_per_node=RANKS, rank=last)
+        environments.append(loaded | step)
     command = ["conda-python-distributed", "--dry-run"]
     while True:
-        yield [tuple(counts.count_instructions(session, {**loaded, **step}, command) for step in steps)]
+        yield [tuple(counts.count_instructions(session, env, command) for env in environments)]
 
 
 def cpu(session):
-    """The CPU time of two ranks: by the launch script, by torchrun, and by plain assignments."""
+    """The CPU time of two ranks: behind the launch script, and behind plain assignments."""
     env = session.load(VENV)
-    two, one = (*ONE_NODE, "-n2"), (*ONE_NODE, "-n1", "--cpus-per-task=2")
-    torchrun = ("torchrun", "--standalone", "--nproc-per-node=2")
     job = PROGRAMS / "all_reduce.py"
     while True:
-        script = sum(cpu_of_tasks(session, env, two, [LAUNCHERS[0], job], tasks=2))
-        elastic = sum(cpu_of_tasks(session, env, one, [*torchrun, job], tasks=1))
-        plain = sum(cpu_of_tasks(session, env, two, [LAUNCHERS[1], job], tasks=2))
-        yield (script, plain), (elastic, plain)
+        commands = ([each, job] for each in LAUNCHERS)
+        yield [tuple(sum(cpu_of_tasks(session, env, ON_ONE_NODE, command, tasks=2)) for command in commands)]
 
 
 def cpu_of_tasks(session, env, srun, command, *, tasks):
@@ -100,23 +102,10 @@ def cpu_of_tasks(session, env, srun, command, *, tasks):
     return seconds
 
 
-def dead_dns(session):
-    """The time of a job where the name server does not answer, and where no server is asked."""
-    env = {**session.load(VENV), "SILENT_SERVER": SILENT_SERVER}
-    job = ("conda-python-distributed", PROGRAMS / "all_reduce.py")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
-        try:
-            silent.bind((SILENT_SERVER, 53))
-        except PermissionError:
-            raise NotMeasurable("only root can measure it") from None
-        while True:
-            kinds = ("names", "addresses")
-            yield [tuple(session.time([*TWO_RANKS, PROGRAMS / "dead-dns", kind, *job], env) for kind in kinds)]
-
-
 def import_once(session):
     """Seconds of `import torch` by one process, in the image and on the host."""
-    image, host = session.load(CONTAINER), session.load(VENV)
+    image = session.load(CONTAINER)
+    host = session.load(VENV)
     inside = ["singularity", "exec", image["SIF"]]
     while True:
         a = session.time([*inside, "python", *IMPORT_TORCH], image)
@@ -125,7 +114,8 @@ def import_once(session):
 
 def import_by_ranks(session, prefix=()):
     """CPU seconds per rank of 8 ranks on one node that import torch, from the image and from the host's files."""
-    image, host = session.load(CONTAINER), session.load(VENV)
+    image = session.load(CONTAINER)
+    host = session.load(VENV)
     while True:
         yield [(_import_cpu(session, image, prefix), _import_cpu(session, host))]
 

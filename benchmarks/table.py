@@ -30,9 +30,9 @@ def results_markdown(results):
     measured = [(row, results.ratios[row.name]) for row in ROWS.values() if row.name in results.ratios]
     lines = [HEADER, *(_row(row, ratio) for row, ratio in measured), "", LEGEND, ""]
     runs = [ratio.run for _, ratio in measured]
-    for run in sorted(set(runs), key=lambda run: (-runs.count(run), run)):
+    for run in dict.fromkeys(runs):
         names = ", ".join(f"`{row.name}`" for row, ratio in measured if ratio.run == run)
-        lines.append(f"- {run}" if runs.count(run) == len(runs) else f"- {names}: {run}")
+        lines.append(f"- {names}: {run}")
     lines += [f"- `{name}` was not measured: {reason}." for name, reason in results.left_out.items()]
     lines += [f"- `{name}` failed: {reason}" for name, reason in results.failures.items()]
     return "\n".join(lines) + "\n"
@@ -45,7 +45,9 @@ def misses(row, ratio):
 
 def decimals(ratio):
     """A ratio with two decimals, or with two digits if it is small."""
-    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:#.2g}"
+    if ratio < 0.1:
+        return f"{ratio:#.2g}"
+    return f"{ratio:.2f}"
 
 
 def seconds(value):
@@ -65,15 +67,31 @@ UNITS = {
 
 
 def _row(row, ratio):
-    target = f"≤ {row.target}" if row.target is not None else "–"
+    """The row of the table."""
     cells = (
         f"`{row.name}`",
         row.title,
         UNITS[row.unit](ratio.a),
         UNITS[row.unit](ratio.b),
         f"**{decimals(ratio.value)}**",
-        f"{decimals(ratio.low)} to {decimals(ratio.high)} of {ratio.pairs}" if ratio.pairs > 1 else "–",
-        f"{target}, missed" if misses(row, ratio) else target,
+        _range(ratio),
+        _target(row, ratio),
         row.reference or "–",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _range(ratio):
+    """The smallest and the largest ratio of a single pair."""
+    if ratio.pairs == 1:
+        return "–"
+    return f"{decimals(ratio.low)} to {decimals(ratio.high)} of {ratio.pairs}"
+
+
+def _target(row, ratio):
+    """The target, and whether it is missed."""
+    if row.target is None:
+        return "–"
+    if misses(row, ratio):
+        return f"≤ {row.target}, missed"
+    return f"≤ {row.target}"

@@ -1,4 +1,4 @@
-"""Rows on training: the time to 99 %, two ranks against two lone runs, --health, and checkpoints."""
+"""Rows on training: the time to 99 %, two ranks against two lone runs, and checkpoints."""
 
 import re
 from itertools import count
@@ -42,7 +42,8 @@ def seconds_to_99(session, env, seeds):
 
 def two_ranks(session):
     """Seconds for an epoch's images: of two ranks on two cores, and of two lone runs on the same cores."""
-    env = {**session.load(DATASET, VENV), "OMP_NUM_THREADS": "1"}
+    env = session.load(DATASET, VENV)
+    env["OMP_NUM_THREADS"] = "1"
     command = ["-u", TRAINING, "--epochs", "1", "--batch-per-rank", "256"]
 
     def seconds_per_epoch(launch, runs):
@@ -57,11 +58,11 @@ def two_ranks(session):
         yield [(together, seconds_per_epoch("conda-python-simple", 2))]
 
 
-def by_program(session, *, row):
-    """Both sides of a row, as `training_cost.py` prints them in its lines `A: ...` and `B: ...`."""
+def save(session):
+    """The seconds that steps lose to a checkpoint, asynchronous and not, as `checkpoint_cost.py` prints them."""
     env = session.load(DATASET, VENV)
     while True:
-        output = session.run(["python", PROGRAMS / "training_cost.py", row, session.scratch / "checkpoints"], env)
+        output = session.run(["python", PROGRAMS / "checkpoint_cost.py", session.scratch / "checkpoints"], env)
         yield [(number_after("A: ", output), number_after("B: ", output))]
 
 

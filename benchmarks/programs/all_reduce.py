@@ -1,4 +1,4 @@
-"""The least that a distributed training does: one all-reduce of two ranks; the job of the rows `cpu` and `dead-dns`."""
+"""The least that a distributed training does: one all-reduce of two ranks; the job of the row `cpu`."""
 
 import sys
 

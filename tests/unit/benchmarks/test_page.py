@@ -1,11 +1,10 @@
-"""The page of the results: its rows, its table, and its picture are those of the last measurements."""
+"""The page of the results: its rows and its table are those of the last measurements."""
 
 import re
 
 import pytest
 
 from benchmarks import table
-from benchmarks.__main__ import PICTURE
 from benchmarks.results import RESULTS, Ratio, Results
 from benchmarks.rows import EXPERIMENTS, ROWS, Row
 from benchmarks.session import TREE
@@ -31,17 +30,6 @@ def test_the_page_shows_the_last_results_and_has_every_row_or_the_reason_why_not
     assert missing.endswith("- `cpu` was not measured: no srun.\n- `save` failed: status 1\n")
     with pytest.raises(ValueError, match="0 places for the results"):
         table.update("# Benchmarks\n", Results({}, {}, {}))
-
-
-def test_the_page_shows_the_picture_of_the_last_results_in_which_a_missed_target_is_one():
-    pytest.importorskip("matplotlib")
-    from benchmarks.picture import draw
-
-    assert PICTURE.read_text(encoding="utf-8") == draw(Results.load(RESULTS))
-    assert f"]({PICTURE.relative_to(table.PAGE.parent)})" in TEXT
-    for value, label in ((1.1, "1.10"), (1.3, "1.30, missed")):
-        drawn = draw(Results({"launch-host": Ratio(value, 1.0, value, value, 7)}, {}, {}))
-        assert label in re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
 
 
 @pytest.mark.parametrize(
