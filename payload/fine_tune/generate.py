@@ -1,8 +1,8 @@
 """Continues prompts with a language model on all ranks, each of which takes every N-th prompt (docs/fine-tune.md).
 
 generate.py MODEL PROMPTS OUTPUT: PROMPTS is a file with a prompt on each line. OUTPUT is a directory; each rank appends
-lines of JSON to a file of its own in it. The ranks do not communicate: one that fails does not stop the others. The same
-command, on any number of ranks, adds what is missing.
+lines of JSON to a file of its own in it. The ranks do not communicate: one that fails does not stop the others. The
+same command, on any number of ranks, adds what is missing.
 """
 
 import argparse
