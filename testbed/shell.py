@@ -8,6 +8,8 @@ from pathlib import Path
 
 from testbed.packages import find_lmod
 
+#: The directory of the four MNIST files, for machines without a network.
+MNIST_VARIABLE = "MNIST_FILES"
 FOREIGN = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "EASYBUILD_", "__PYTORCH_EASYBUILD_")
 
 
@@ -53,10 +55,10 @@ def environment_code(layout):
 
 
 def source_path(layout):
-    """Return where EasyBuild looks for sources: its own downloads first, then files beside the tree."""
+    """Return where EasyBuild looks for sources: its own downloads first, then the user's, and the MNIST files."""
     own = [str(layout.easybuild / "sources")]
-    given = [os.environ.get("EASYBUILD_SOURCEPATH", ""), str(layout.repository.parent / "shared" / "mnist")]
-    for path in os.pathsep.join(given).split(os.pathsep):
+    given = os.environ.get("EASYBUILD_SOURCEPATH", "").split(os.pathsep)
+    for path in [*given, os.environ.get(MNIST_VARIABLE, "")]:
         if path and path not in own and Path(path).is_dir():
             own.append(path)
     return own

@@ -101,9 +101,9 @@ def few_images(work):
 
 @pytest.fixture(scope="session")
 def mnist_files(testbed):
-    """The MNIST files in $EASYBUILD_SOURCEPATH or beside this checkout."""
+    """The MNIST files in $MNIST_FILES or on $EASYBUILD_SOURCEPATH."""
     if not any((Path(path) / "train-images-idx3-ubyte.gz").exists() for path in shell.source_path(testbed.layout)):
-        pytest.skip("the MNIST files are not on EASYBUILD_SOURCEPATH and not in ../shared/mnist")
+        pytest.skip("no MNIST files: neither MNIST_FILES nor EASYBUILD_SOURCEPATH names their directory")
 
 
 @pytest.fixture(scope="session")

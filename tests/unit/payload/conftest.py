@@ -78,10 +78,9 @@ def small_mnist(tmp_path, write_mnist):
 @pytest.fixture(scope="session")
 def mnist():
     """The directory of the real MNIST files."""
-    directory = Path(os.environ.get("MNIST_ROOT") or REPOSITORY.parent / "shared" / "mnist")
-    if not directory.is_dir():
-        pytest.skip(f"no MNIST files: MNIST_ROOT is not set and {directory} does not exist")
-    return directory
+    if not os.environ.get("MNIST_FILES"):
+        pytest.skip("no MNIST files: MNIST_FILES does not name their directory")
+    return Path(os.environ["MNIST_FILES"])
 
 
 @pytest.fixture
