@@ -13,8 +13,7 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 from easybuild.tools.modules import get_software_root
 
-from pytorch_install import built_images, tree
-from pytorch_install.host_network import write_host_network
+from pytorch_install import built_images
 from pytorch_install.images import InstalledImage, write_provenance
 from pytorch_install.interface import image_interface
 from pytorch_install.parameters import containerimage
@@ -83,10 +82,8 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
             self.image.build()
 
     def complete_runtime(self):
-        """Write the image's provenance, and the list of the host's libraries that it can load."""
-        python = self.python('--cleanenv')
-        provenance = write_provenance(self.image, self.image_path, python, ['--version'])
-        write_host_network(provenance, os.path.join(tree.PROFILES, self.cfg['cluster']), python)
+        """Write the image's provenance."""
+        write_provenance(self.image, self.image_path, self.python('--cleanenv'), ['--version'])
 
     def install_tree(self):
         """Also make the users' virtual environment, with the installed image."""

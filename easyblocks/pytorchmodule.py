@@ -180,13 +180,13 @@ class EB_PyTorchModule(EasyBlock):
         base = interface.user_base(self.name, self.full_version, self.installdir)
         return {'packages': '%(directory)s-%(identity)s' % base,
                 'binds': [*interface.places().values(), *self.cfg.get('binds', [])],
-                'files': interface.CONNECTION_FILES + interface.CACHES, 'gpu': self.cfg['gpu']}
+                'files': interface.CONNECTION_FILES, 'gpu': self.cfg['gpu']}
 
     def make_module_extra(self, *args, **kwargs):
         """Add the interface that all runtimes share; unloading restores the user's own values."""
         generator = self.module_generator
         return ''.join([
-            interface.conflicts(generator, self.cfg['conflicts']), interface.template(generator, 'pushenv'),
+            interface.conflicts(generator, self.cfg['conflicts']), interface.template(generator, 'values'),
             super().make_module_extra(*args, **kwargs),
             interface.shared_interface(generator, self.name, self.full_version, self.installdir, self.activation(),
                                        self.cfg['cluster'])])

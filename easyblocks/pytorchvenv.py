@@ -127,11 +127,15 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
         """Load exactly the modules of the build, and check that its Python still exists."""
-        record = self.record_of_build()
-        return interface.template(self.module_generator, 'venv', lists=record['modules'], module=self.full_mod_name,
-                                  easyconfig=os.path.basename(self.cfg.path),
-                                  minor='.'.join(record['python']['version'].split('.')[:2]),
-                                  python=record['python']['path'], version=record['python']['version'])
+        record, generator = self.record_of_build(), self.module_generator
+        txt = ''
+        for module in [*record['modules']['required'], *record['modules']['brought']]:
+            txt += generator.load_module(module, recursive_unload=True)
+        python = record['python']
+        return txt + interface.template(generator, 'venv', module=self.full_mod_name,
+                                        easyconfig=os.path.basename(self.cfg.path),
+                                        minor='.'.join(python['version'].split('.')[:2]),
+                                        python=python['path'], version=python['version'])
 
 
 def pack(installdir, mksquashfs_args, parallel):
