@@ -17,7 +17,7 @@ from pathlib import Path
 EXACT = re.compile(r'\s*([\w.-]+)\s*(\[[^]]*\])?\s*\(?\s*==\s*[^\s,;()*]+\s*\)?\s*(;((?!extra).)*)?')
 
 # A version by PEP 440: pip and uv fail on any other in a constraint.
-VERSION = re.compile(r'(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([_.][a-z0-9]+)*)?', re.I)
+VERSION = re.compile(r'(?i)(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([_.][a-z0-9]+)*)?')
 
 # A release of torch, and the label of builds that have an index of their own (download.pytorch.org/whl/<label>).
 RELEASE = re.compile(r'2\.(?P<minor>\d+)\.(?P<patch>\d+)(?P<label>(\+(cpu|xpu|cu\d+|rocm[\d.]+))?)')
