@@ -8,13 +8,14 @@ import os
 import shlex
 
 from easybuild.easyblocks.generic.containerimage import run_command
-from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_base, make_environment
+from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_environment
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option
 from easybuild.tools.filetools import compute_checksum, remove_file, which, write_file
 
 from pytorch_install import build_environment, interface
+from pytorch_install.python_base import make_base
 from pytorch_install.runtime import install_site_files, read_json, write_json
 from pytorch_install.source_packages import SourcePackageSteps
 
@@ -46,10 +47,14 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     def configure_step(self):
         """Check for jobs that use the installation, for the locked Python, and for the variables of the builds."""
+        name = os.path.basename(self.cfg.path)
+        if self.installation.is_restored and not build_option('force'):
+            raise EasyBuildError("%s is as it was before an `eb` that was killed. To install it again, run "
+                                 "`eb --force %s` when no job uses it", self.full_mod_name, name)
         if self.installation.has_module and not build_option('force'):
             raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import. If no job "
                                  "uses it, run `eb --force %s`; to keep both, install it with another 'versionsuffix'",
-                                 self.full_mod_name, os.path.basename(self.cfg.path))
+                                 self.full_mod_name, name)
         super().configure_step()
         for package in self.source_packages:
             package.environment(os.environ)
@@ -89,6 +94,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
             self.installdir, self.name, self.full_version, {**self.activation(), **packed}))
 
     def install_step(self):
+        """Pack the installation last."""
         super().install_step()
         if self.cfg['packed']:
             pack(self.installdir, self.cfg['mksquashfs_args'], self.cfg.parallel)
@@ -96,20 +102,27 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
     def record_of_build(self):
         """Python and modules of the installation, which --module-only keeps; before there is one, of this build."""
         record = read_json(os.path.join(self.installdir, build_environment.RECORD))
-        names = {build_only: [dep['full_mod_name'] for dep in self.toolchain.dependencies
-                              if dep['build_only'] == build_only] for build_only in (False, True)}
-        return record or build_environment.record_build(self.host_python, build_environment.modules_of_build(
-            self.name, self.initial_environ, os.environ, names[False], names[True]))
+        if record:
+            return record
+        dependencies = {False: [], True: []}
+        for dependency in self.toolchain.dependencies:
+            dependencies[dependency['build_only']].append(dependency['full_mod_name'])
+        return build_environment.record_build(self.host_python, build_environment.modules_of_build(
+            self.name, self.initial_environ, os.environ, dependencies[False], dependencies[True]))
 
     def runtime_python(self):
+        """The environment's Python."""
         return [os.path.join(self.environment, 'bin', 'python')]
 
     def activation(self):
+        """The environment's script."""
         activate = os.path.join(self.environment, 'bin', 'activate')
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'source ' + activate}
 
     def make_module_extra(self, *args, **kwargs):
-        txt, generator = super().make_module_extra(*args, **kwargs), self.module_generator
+        """Add the packed file, the names of EasyBuild's own Python module, and search paths."""
+        generator = self.module_generator
+        txt = super().make_module_extra(*args, **kwargs) + self.shared_statements()
         # with --module-only, an earlier installation may lack it
         if self.cfg['packed'] and os.path.exists(os.path.join(self.installdir, PACKED)):
             txt += interface.installed(generator, 'PYTORCH_PACKED', PACKED)

@@ -75,18 +75,19 @@ EXPECTED = {
                                 "['/appl/images']"),
     'cluster': Parameter('local', matches(r'[\w.+-]+'), "the name of a cluster profile, a module cluster/<name>, that "
                          "sets fabric and Slurm policy"),
-    'commands': containerimage.PARAMETERS['commands']._replace(default=['python', 'python3', 'pip', 'pip3', 'torchrun']),
+    'commands': containerimage.PARAMETERS['commands']._replace(
+        default=['python', 'python3', 'pip', 'pip3', 'torchrun']),
     'conda_activation': Parameter('true', matches(), "a text with the command that activates the image's conda "
                                   "environment, unless the image sets WITH_CONDA"),
     # NERSC's module has the default's name. Without what Lmod evaluates again when it translates Tcl (tcl2lua.tcl of
     # 8.6: output-path-foo).
-    'conflicts': Parameter(['pytorch'], each_matches(r"""(?!/)[^\s"'$\[\]{}();\\`&|<>#%,]+"""), "a list of modules that "
-                           "cannot be loaded beside this one, besides other versions"),
+    'conflicts': Parameter(['pytorch'], each_matches(r"""(?!/)[^\s"'$\[\]{}();\\`&|<>#%,]+"""), "a list of modules "
+                           "that cannot be loaded beside this one, besides other versions"),
     'debian_packages': Parameter([], each_matches(r'[a-z0-9][a-z0-9.+-]+'), "a list of Debian packages in that base "
                                  "image"),
     'debian_release': Parameter(None, matches('[a-z]+'), "the Debian release of the definition file's base image"),
-    'edf': Parameter({}, is_edf, "a dictionary of entries of the environment definition file but for image and mounts: "
-                     "texts, True or False, numbers, lists or dictionaries of them"),
+    'edf': Parameter({}, is_edf, "a dictionary of entries of the environment definition file but for image and "
+                     "mounts: texts, True or False, numbers, lists or dictionaries of them"),
     'image': Parameter(None, matches(r'\S+'), "the name of the image, as the program that starts it needs it"),
     'machines': Parameter([], each_matches(r'\w+'), "a list of machines (`uname -m`) that the runtime is for, such as "
                           "['x86_64']; by default, those of the lock, or any"),
@@ -96,8 +97,8 @@ EXPECTED = {
                                 "['--gpu']"),
     'python_version': Parameter('3.11', matches(r'\d+\.\d+'), "a text with Python's version (<major>.<minor>), which "
                                 "locked wheels must fit"),
-    'shifter_modules': Parameter([], each_matches(r'[^\s,]+'), "a list of Shifter's own modules for this image, instead "
-                                 "of the site's default"),
+    'shifter_modules': Parameter([], each_matches(r'[^\s,]+'), "a list of Shifter's own modules for this image, "
+                                 "instead of the site's default"),
     'source_packages': Parameter([], is_list_of_source_packages, "a list of packages to build from sdists among the "
                                  "sources: tuples of name and environment, such as ('mpi4py', {'MPICC': "
                                  "'$MPI/bin/mpicc'}), with $$ for $"),
@@ -112,8 +113,8 @@ def check_recipe(recipe):
     """Stop if a parameter has a value that is not allowed, or a login, which the module would show to all users."""
     for name in EXPECTED:
         if re.search(LOGIN, str(recipe.get(name))):
-            raise EasyBuildError("%s: %s has a login in an address, and all users can read recipe and module. Remove it: "
-                                 "pip and the container runtime take logins from ~/.netrc and their own configuration",
+            raise EasyBuildError("%s: %s has a login in an address, and all users can read recipe and module. Remove "
+                                 "it: pip takes logins from ~/.netrc, other programs from their own configuration",
                                  os.path.basename(recipe.path), name)
     check_parameters(recipe, EXPECTED)
 

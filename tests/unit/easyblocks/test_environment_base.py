@@ -23,8 +23,7 @@ def base(request, tmp_path_factory):
     directory, environment = tmp_path_factory.mktemp("base"), dict(os.environ)
     options = [f"--prefix={directory}", f"--tmpdir={directory}", "--allow-use-as-root-and-accept-consequences"]
     set_up_configuration(args=options, silent=True, reconfigure=True)
-    from easybuild.easyblocks.generic.lockedvenv import make_base
-
+    from pytorch_install.python_base import make_base
     from pytorch_install.runtime import install_site_files
 
     root = directory / "venv"
@@ -119,11 +118,11 @@ def test_sourcing_activate_changes_the_path_only_if_the_commands_are_not_on_it(b
 
 
 def test_a_python_that_cannot_be_copied_is_refused(base, monkeypatch, tmp_path):
-    from easybuild.easyblocks.generic import lockedvenv
+    from pytorch_install import python_base
 
-    python, facts = str(base / "bin" / "python"), lockedvenv.facts
+    python, facts = str(base / "bin" / "python"), python_base.facts
     host = {**facts(python), "modules": ["_ssl_of_the_prefix"]}
-    monkeypatch.setattr(lockedvenv, "facts", lambda command: host if command == "host" else facts(command))
+    monkeypatch.setattr(python_base, "facts", lambda command: host if command == "host" else facts(command))
     subprocess.run([python, "-I", "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     with pytest.raises(EasyBuildError, match="does not work as a copy in .*_ssl_of_the_prefix. Load a module of"):
-        lockedvenv.make_base("host", str(tmp_path / "venv"))
+        python_base.make_base("host", str(tmp_path / "venv"))

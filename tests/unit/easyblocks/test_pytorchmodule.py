@@ -88,7 +88,6 @@ def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(eas
     python = ["env", f"PYTHONPATH={tmp_path}/packages", sys.executable, "-s", "-S"]
     monkeypatch.setattr(app, "runtime_python", lambda: python)
     app.install_runtime = app.install_tree = lambda: None
-    app.make_installdir()
     app.install_step()
     assert re.search("^torch==2", (Path(app.installdir) / "constraints.txt").read_text(), re.MULTILINE)
     assert (Path(app.installdir) / "held/users_pip.py").exists()
@@ -99,7 +98,7 @@ def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(eas
 
 
 def test_without_a_container_runtime_the_error_reports_what_to_install(easyblock, monkeypatch):
-    monkeypatch.setattr("pytorch_install.parameters.containerimage.which", lambda _: None)
+    monkeypatch.setattr("easybuild.easyblocks.generic.containerimage.which", lambda _: None)
     with pytest.raises(EasyBuildError, match="Install Apptainer or load its module"):
         easyblock(recipe(CONTAINER)).configure_step()
 
@@ -112,13 +111,13 @@ def test_the_error_names_the_python_that_a_venv_lacks(easyblock, edited):
 
 
 def test_an_unknown_cluster_profile_is_named_with_those_that_exist_before_anything_is_fetched(easyblock, edited):
-    with pytest.raises(EasyBuildError, match=r"profile not found: nowhere in .*one of: .*local"):
+    with pytest.raises(EasyBuildError, match=r"profile not found: cluster/nowhere in .*one of: .*local"):
         easyblock(edited(VENV, "cluster = 'local'", "cluster = 'nowhere'"))
 
 
 @pytest.mark.parametrize("address", ["https://me:TOKEN@example.org/simple", "https://TOKEN@example.org"])
 def test_an_index_with_a_password_is_an_error_that_does_not_show_it(easyblock, edited, address):
-    with pytest.raises(EasyBuildError, match=r"Remove it: pip takes it from ~/\.netrc") as error:
+    with pytest.raises(EasyBuildError, match=r"Remove it: pip takes logins from ~/\.netrc") as error:
         easyblock(edited(VENV, "cluster = 'local'", f"cluster = 'local'\nwheel_index = '{address}'"))
     assert "TOKEN" not in str(error.value)
 
