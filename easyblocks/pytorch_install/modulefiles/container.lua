@@ -16,8 +16,8 @@ if mode() == "load" and not image then
     LmodError("image not found, or not readable: " .. table.concat(places, " or ")
               .. ". Install it again with `eb --rebuild %(easyconfig)s`")
 end
-pushenv("SIF", image or places[1])
-pushenv("SIFPYTORCH", image or places[1])
+set("SIF", image or places[1])
+set("SIFPYTORCH", image or places[1])
 
 -- Packages that users install: the packed file, unless it was unpacked, or the directory. Unloading uses what loading
 -- found. (Without `ro`, Apptainer warns at every start that a packed file is not writable. The root of the file is `.`,
@@ -35,10 +35,10 @@ if mode() ~= "unload" then
 end
 if user_software then
     setenv("__PYTORCH_USER_SOFTWARE", user_software)
-    pushenv("SINGULARITYENV_VIRTUAL_ENV", environment)
-    pushenv("APPTAINERENV_VIRTUAL_ENV", environment)
+    set("SINGULARITYENV_VIRTUAL_ENV", environment)
+    set("APPTAINERENV_VIRTUAL_ENV", environment)
 end
-pushenv("WITH_VENV", user_software and "source " .. environment .. "/bin/activate" or "true")
+set("WITH_VENV", user_software and "source " .. environment .. "/bin/activate" or "true")
 
 -- Binds: runscripts and payload, all that EasyBuild installed (data sets too) under its own path, and what exists of the
 -- recipe's, of the profile's, and of the files that the user's variables name.

@@ -11,4 +11,4 @@ end
 for directory in (os.getenv("PYTORCH_BIND") or ""):gmatch("/[^,]+") do
     table.insert(mounts, directory .. ":" .. directory)
 end
-pushenv("PYTORCH_MOUNTS", table.concat(mounts, ","))
+set("PYTORCH_MOUNTS", table.concat(mounts, ","))

@@ -75,7 +75,7 @@ def test_modules_that_cannot_be_loaded_beside_it_are_those_of_the_recipe(easyblo
 def test_the_home_of_another_python_does_not_reach_that_of_a_venv_module(easyblock):
     """A Python older than 3.7 cannot start with an empty one, so it is not set where there is none."""
     text = module_text(easyblock(recipe(VENV)))
-    assert re.search(r'^if\W.*PYTHONHOME.*\n\s+pushenv\W+PYTHONHOME\W+""\)?$', text, re.MULTILINE)
+    assert re.search(r'^if\W.*PYTHONHOME.*\n\s+(?:pushenv|set)\W+PYTHONHOME\W+""\)?$', text, re.MULTILINE)
 
 
 @both_syntaxes
