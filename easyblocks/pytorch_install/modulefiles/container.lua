@@ -2,7 +2,12 @@
 -- Whether a file can be read. (isFile of Lmod 8.6 does not follow a link, and says nothing of permissions.)
 local function can_read(path)
     local file = io.open(path)
-    return file ~= nil and select(2, file:read(1)) == nil
+    if not file then
+        return false
+    end
+    local _, problem = file:read(1) -- a directory can be opened
+    file:close()
+    return not problem
 end
 
 -- The installed image. If it cannot be read, a copy in a directory of the site.

@@ -48,9 +48,8 @@ def make():
     if runs('import pip'):
         for name in ('pip', 'pip3', 'pip' + VERSION):
             command = os.path.join(ENVIRONMENT, 'bin', name)
-            with open(command, 'w') as file:
+            with open(os.open(command, os.O_CREAT | os.O_WRONLY, 0o755), 'w') as file:
                 file.write('#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON)
-            os.chmod(command, 0o755)
     else:
         subprocess.run([PYTHON, '-I', '-m', 'ensurepip', '--default-pip'], check=True)
     versioned = os.path.join(ENVIRONMENT, 'bin', 'python' + VERSION)
