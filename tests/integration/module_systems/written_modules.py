@@ -12,13 +12,11 @@ from testbed.recipes import module as module_of
 SHIFTER = "PyTorch-2.1.0-ngc-23.07-shifter"
 SYSTEMS = [
     ("Lmod", "Lua"),
-    pytest.param(("Lmod", "Tcl"), marks=pytest.mark.thorough),
     ("Environment Modules", "Tcl"),
     *(
-        pytest.param((version, syntax), marks=pytest.mark.thorough)
+        pytest.param((version, "Lua" if "Lmod" in version else "Tcl"), marks=pytest.mark.thorough)
         for version, (_, suite) in VERSIONS.items()
         if suite
-        for syntax in (["Lua", "Tcl"] if "Lmod" in version else ["Tcl"])
     ),
 ]
 
