@@ -8,8 +8,6 @@ container module among the build dependencies, it is that module's image with th
 """
 import os
 
-from easybuild.easyblocks.generic import containerimage
-from easybuild.easyblocks.generic.containerimage import source_names
 from easybuild.easyblocks.generic.lockedvenv import fetch_wheels, wheel_directories
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.tools.build_log import EasyBuildError
@@ -19,6 +17,7 @@ from easybuild.tools.modules import get_software_root
 from pytorch_install import built_images
 from pytorch_install.images import InstalledImage, write_provenance
 from pytorch_install.interface import image_interface
+from pytorch_install.parameters import containerimage
 from pytorch_install.runtime import in_image
 from pytorch_install.source_packages import SourcePackageSteps
 from pytorch_install.user_software import UserSoftware
@@ -62,7 +61,7 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
         """Also the base image of cotainr, if it is a file."""
         files = super().site_files()
         base = self.cfg['base_image']
-        if base and '://' not in base and base not in source_names(self.cfg):
+        if base and '://' not in base and base not in containerimage.source_names(self.cfg):
             files[base] = None
         return files
 

@@ -153,8 +153,10 @@ class ContainerImage(EasyBlock):
         """Check the recipe, find the site's files as sources, then download the image."""
         self.require_image()
         if not skip_checksums:  # --inject-checksums would write theirs as those of the recipe's first sources
-            files = self.site_files()
-            self.fetch_sources([*files], checksums=[*files.values()])
+            for name, checksum in self.site_files().items():
+                path = self.obtain_file(name, no_download=True)
+                self.src.append({'name': name, 'path': path, 'cmd': None, 'checksum': checksum,
+                                 'finalpath': self.builddir})
         super().fetch_step(skip_checksums=skip_checksums)
         if not (skip_checksums or self.dry_run):
             self.fetch_image()

@@ -219,7 +219,9 @@ def python_releases(python_version):
     command = 'python%s' % python_version
     if which(command):
         code = 'import platform; print(platform.python_version())'
-        return [run([command, '-I', '-c', code], split_stderr=True).output.strip()]
+        result = run([command, '-I', '-c', code], split_stderr=True, fail_on_error=False)
+        if result.exit_code == 0:  # not the one of pyenv for a version that it does not have
+            return [result.output.strip()]
     return ['%s.0' % python_version, '%s.99' % python_version]
 
 

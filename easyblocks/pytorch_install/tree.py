@@ -62,7 +62,7 @@ def find_profile(name):
                 return os.path.join(directory, file)
     raise EasyBuildError("Cluster profile not found: cluster/%s in %s and on MODULEPATH. Set 'cluster' in the recipe "
                          "to one of: %s; or run `module use` for the directory of your own", name,
-                         os.path.dirname(PROFILES), ', '.join(sorted(os.listdir(PROFILES))))
+                         os.path.dirname(PROFILES), ', '.join(name for name in sorted(os.listdir(PROFILES)) if name[0] != '.'))
 
 
 def install_profile(path, installdir):

@@ -9,7 +9,7 @@ from testbed.module_systems import modulecmd, values
 from testbed.recipes import CONTAINER, EASYCONFIGS, VENV, VERSION
 from testbed.recipes import module as module_of
 
-SHIFTER = "PyTorch-2.1.0-ngc-23.07-shifter"
+SHIFTER = "PyTorch-2.10.0-ngc-26.01-shifter"
 SYSTEMS = [
     ("Lmod", "Lua"),
     ("Environment Modules", "Tcl"),

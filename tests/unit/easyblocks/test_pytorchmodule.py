@@ -98,7 +98,7 @@ def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(eas
 
 
 def test_without_a_container_runtime_the_error_reports_what_to_install(easyblock, monkeypatch):
-    monkeypatch.setattr("easybuild.easyblocks.generic.containerimage.which", lambda _: None)
+    monkeypatch.setattr("pytorch_install.parameters.containerimage.which", lambda _: None)
     with pytest.raises(EasyBuildError, match="Install Apptainer or load its module"):
         easyblock(recipe(CONTAINER)).configure_step()
 

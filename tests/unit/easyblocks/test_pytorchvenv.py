@@ -66,7 +66,7 @@ def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easybl
         match=r"Fetching horovod-0\.28\.1\.tar\.gz with pip failed: ERROR: No matching "
         rf"distribution .*put the file into {tmp_path}/here",
     ):
-        package.fetch(str(tmp_path / "here"))
+        package.fetch(str(tmp_path / "here"), [])
 
 
 def modules(before, during, dependencies=(), build_dependencies=(), of_login=""):
@@ -167,7 +167,6 @@ def test_the_module_names_the_packed_file_if_it_is_installed(packed):
     assert "PYTORCH_PACKED" not in packed.make_module_extra()
     Path(packed.installdir, "venv.squashfs").touch()
     (line,) = [line for line in packed.make_module_extra().splitlines() if "PYTORCH_PACKED" in line]
-    assert line.startswith("pushenv")
     assert "venv.squashfs" in line
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from recipes import command
@@ -74,8 +73,8 @@ def test_an_image_without_pip_is_a_warning(image_of, tmp_path, monkeypatch, capf
     command(tmp_path / "bin" / "apptainer", "echo apptainer version 1.4.1\n")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     (tmp_path / "x.sif").touch()
-    written = write_provenance(image_of("image = 'x.sif'"), str(tmp_path / "x.sif"), [str(python)], ["--version"])
-    directory = Path(written)
+    write_provenance(image_of("image = 'x.sif'"), str(tmp_path / "x.sif"), [str(python)], ["--version"])
+    directory = tmp_path / "provenance"
     record = json.loads((directory / "image.json").read_text())
     assert (record["python"], record["runtime"]) == ("/bin/python3", "apptainer version 1.4.1")
     assert {path.name for path in directory.iterdir()} == {"image.json"}
