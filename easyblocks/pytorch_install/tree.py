@@ -60,9 +60,10 @@ def find_profile(name):
         for file in (name, name + '.lua'):
             if os.path.isfile(os.path.join(directory, file)):
                 return os.path.join(directory, file)
+    own = ', '.join(sorted(file for file in os.listdir(PROFILES) if file[0] != '.'))
     raise EasyBuildError("Cluster profile not found: cluster/%s in %s and on MODULEPATH. Set 'cluster' in the recipe "
                          "to one of: %s; or run `module use` for the directory of your own", name,
-                         os.path.dirname(PROFILES), ', '.join(name for name in sorted(os.listdir(PROFILES)) if name[0] != '.'))
+                         os.path.dirname(PROFILES), own)
 
 
 def install_profile(path, installdir):
