@@ -16,13 +16,6 @@ def texts(*places):
     return found
 
 
-def test_what_a_module_mounts_is_recorded_in_the_variable_that_the_commands_read():
-    (name,) = re.findall(r"\$\{(__PYTORCH_\w+):-\}", texts("bin")["bin/make-squashfs"])
-    for syntax in ("lua", "tcl"):
-        path = f"easyblocks/pytorch_install/modulefiles/container.{syntax}"
-        assert name in texts("easyblocks")[path], f"{path}: bin/make-squashfs reads {name}"
-
-
 def test_every_variable_of_our_own_that_a_profile_sets_is_read_by_a_program():
     profiles = "\n".join(text for path, text in texts("modulefiles").items() if "/cluster/" in path)
     programs = "\n".join(texts("runscripts", "payload").values())
