@@ -45,7 +45,10 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
 
     def kinds(self):
         """Also those that are built with PyTorch's own layout."""
-        return {**super().kinds(), '.def': built_images.DefinitionFile, '.yml': built_images.Cotainr}
+        kinds = super().kinds()
+        kinds['.def'] = built_images.DefinitionFile
+        kinds['.yml'] = built_images.Cotainr
+        return kinds
 
     def named_kinds(self):
         """Also the image of a build dependency, on which a definition file can be built too."""

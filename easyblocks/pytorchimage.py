@@ -102,7 +102,7 @@ class EB_PyTorchImage(EB_PyTorchModule):
 
     def values_without_module(self):
         """Also the image."""
-        return {**super().values_without_module(), 'image': self.started}
+        return dict(super().values_without_module(), image=self.started)
 
     def launch_in_test(self):
         """bin/ starts the image without srun, here without GPUs, which login nodes lack."""

@@ -71,9 +71,10 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         make_environment(self.host_python, venv, self.wheels, compiles=False)
         python = os.path.join(venv, 'bin', 'python')
         for package in self.source_packages:
+            variables = package.variables_of_build(self.cfg.parallel)
             # locked tools precede those of the host, which may have a CMake that is too new for a package
-            variables = {'PYTHONPATH': None, 'PATH': os.path.dirname(python) + os.pathsep + os.environ['PATH'],
-                         **package.variables_of_build(self.cfg.parallel)}
+            path = variables.get('PATH', os.environ['PATH'])
+            variables.update(PYTHONPATH=None, PATH=os.path.dirname(python) + os.pathsep + path)
             package.build(self.unpacked(package)['finalpath'], [python], self.built_wheels, variables)
             package.install(python, self.built_wheels)
 
@@ -89,9 +90,11 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
     def install_tree(self):
         """Record the module's variables, for commands that run by their path without them."""
         super().install_tree()
-        packed = {'PYTORCH_PACKED': os.path.join(self.installdir, PACKED)} if self.cfg['packed'] else {}
+        variables = self.activation()
+        if self.cfg['packed']:
+            variables['PYTORCH_PACKED'] = os.path.join(self.installdir, PACKED)
         write_file(os.path.join(self.installdir, interface.RECORDED), interface.recorded_variables(
-            self.installdir, self.name, self.full_version, {**self.activation(), **packed}))
+            self.installdir, self.name, self.full_version, variables))
 
     def install_step(self):
         """Pack the installation last."""

@@ -6,7 +6,7 @@ import datetime
 import json
 import os
 
-from easybuild.easyblocks.generic.containerimage import last_line, run_command
+from easybuild.easyblocks.generic.containerimage import run_command
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option
 from easybuild.tools.filetools import compute_checksum
@@ -90,7 +90,7 @@ def machines_of_image(path):
 
 def write_provenance(image, path, python, version):
     """
-    Write image.json and packages.json (what `pip inspect` prints).
+    Write image.json, which identifies an installed image.
 
     :param python: command of the image's Python, without this user's environment
     :param version: arguments with which the runtime prints its version
@@ -111,9 +111,3 @@ def write_provenance(image, path, python, version):
     if base:
         record['base'] = {'module': base.module, **base.record}
     write_json(os.path.join(directory, RECORD), record)
-    packages = run_command([*python, '-I', '-m', 'pip', '--isolated', 'inspect'], fail_on_error=False, hidden=True,
-                           split_stderr=True)
-    if packages.exit_code == 0:
-        write_json(os.path.join(directory, 'packages.json'), json.loads(packages.output))
-    else:
-        print_warning("no list of packages: pip failed in the image: %s", last_line(packages.stderr))

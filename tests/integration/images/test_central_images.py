@@ -7,8 +7,6 @@ import pytest
 from distributions import sha256
 from image_site import flip_a_bit
 
-from testbed.recipes import VERSION
-
 pytestmark = pytest.mark.testbed
 
 
@@ -29,9 +27,6 @@ def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_
 
     assert record["python_version"].startswith("3.11.")
     assert record["python"].endswith("/bin/python3")
-    packages = json.loads((site.installation / "provenance" / "packages.json").read_text())["installed"]
-    versions = {package["metadata"]["name"]: package["metadata"]["version"] for package in packages}
-    assert versions["torch"] == f"{VERSION}+cpu"
 
     checked = site.shell("check-image")
     assert checked.returncode == 0, checked.stderr

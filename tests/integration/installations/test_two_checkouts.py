@@ -1,4 +1,4 @@
-"""A site's recipes and profile in a directory of their own, and an upgrade that is another checkout (docs/your-site.md)."""
+"""A site keeps recipes and profile in a directory of its own; an upgrade is another checkout (docs/your-site.md)."""
 
 import shutil
 from pathlib import Path
