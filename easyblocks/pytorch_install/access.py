@@ -15,26 +15,27 @@ def check_access(*directories):
     """Stop if those who shall use the module could not read what `eb` makes in directories; warn if all can write."""
     mask = os.umask(0)
     os.umask(mask)
+    group = build_option('group')
     if not mask & stat.S_IWOTH:
         print_warning("umask %03o: all users can change this installation. Run `eb --umask=022`" % mask)
-    if not mask & stat.S_IXOTH or build_option('umask') and not build_option('group'):
-        return
-    if not build_option('group'):
-        raise EasyBuildError("umask %03o: other users could not load the module. Run `eb --umask=022`, or "
-                             "`eb --umask=%03o` to install it for yourself", mask, mask)
-    for directory in map(Path, directories):
-        parent = next(path for path in (directory, *directory.parents) if path.is_dir())
-        check_new_directories(parent, build_option('group'))
+    if group:
+        for directory in map(Path, directories):
+            require_group(directory, group)
+    is_private = mask & (stat.S_IXGRP if group else stat.S_IXOTH)
+    if is_private and (group or not build_option('umask')):
+        raise EasyBuildError("umask %03o: other users could not load the module. Run `eb --umask=%s`, or, to install "
+                             "it for yourself, `eb --umask=077` without --group", mask, '027' if group else '022')
 
 
-def check_new_directories(parent, group):
-    """Stop if directories that are made in a directory would not belong to a group."""
-    status = parent.stat()
-    is_inherited = status.st_mode & stat.S_ISGID
-    number = status.st_gid if is_inherited else os.getegid()
-    if number != grp.getgrnam(group).gr_gid:
-        raise EasyBuildError("New directories in %s would not belong to group %s, which could not load the module. Run "
-                             "`chgrp %s %s` and `chmod g+rxs %s`", parent, group, group, parent, parent)
+def require_group(directory, group):
+    """Stop if members of a group cannot enter a directory or one above it; EasyBuild gives new ones to the group."""
+    number = grp.getgrnam(group).gr_gid
+    for path in filter(Path.is_dir, (directory, *directory.parents)):
+        status = path.stat()
+        is_members = status.st_gid == number and status.st_mode & stat.S_IXGRP
+        if not (is_members or status.st_mode & stat.S_IXOTH):
+            raise EasyBuildError("Group %s cannot enter %s, and could not load the module. Run `chgrp %s %s` and "
+                                 "`chmod g+rxs %s`", group, path, group, path, path)
 
 
 def first_unreadable(path):

@@ -23,34 +23,6 @@ def umask():
     os.umask(before)
 
 
-@pytest.mark.parametrize(
-    ("mask", "options", "error", "warning"),
-    [
-        (0o022, {}, None, False),
-        (0o002, {}, None, False),
-        (0o000, {}, None, True),
-        (0o077, {}, "umask 077: other users could not load the module. Run `eb --umask=022`, or", False),
-        (0o077, {"umask": "077"}, None, False),
-        (0o027, {}, "umask 027: other users could not load", False),
-        (0o027, {"group": GROUP, "umask": "027"}, None, False),
-        (0o027, {"group": "daemon", "umask": "027"}, "would not belong to group daemon, which could not load", False),
-        (0o022, {"group": "daemon"}, None, False),
-    ],
-)
-def test_those_who_shall_use_the_module_can_read_it_or_eb_ends_with_an_error(
-    prefix, umask, tmp_path, capfd, mask, options, error, warning
-):
-    for name, value in options.items():
-        update_build_option(name, value)
-    umask(mask)
-    if error:
-        with pytest.raises(EasyBuildError, match=error):
-            check_access(str(tmp_path / "software/PyTorch/1.0"), str(tmp_path / "modules"))
-    else:
-        check_access(str(tmp_path / "software/PyTorch/1.0"), str(tmp_path / "modules"))
-    assert ("all users can change this installation" in capfd.readouterr().err) is warning
-
-
 @pytest.fixture
 def public():
     """A directory that all users can enter, unlike those of pytest."""
@@ -60,6 +32,34 @@ def public():
     for path in sorted(directory.rglob("*"), reverse=True):
         path.unlink() if path.is_symlink() or path.is_file() else path.rmdir()
     directory.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("mask", "options", "error", "warning"),
+    [
+        (0o022, {}, None, False),
+        (0o000, {}, None, True),
+        (0o077, {}, "umask 077: other users could not load the module. Run `eb --umask=022`, or", False),
+        (0o077, {"umask": "077"}, None, False),
+        (0o027, {}, "umask 027: other users could not load", False),
+        (0o027, {"group": GROUP, "umask": "027"}, None, False),
+        (0o077, {"group": GROUP, "umask": "077"}, "Run `eb --umask=027`", False),
+        (0o027, {"group": "daemon", "umask": "027"}, "Group daemon cannot enter .*/modules, .*`chgrp daemon", False),
+    ],
+)
+def test_those_who_shall_use_the_module_can_read_it_or_eb_ends_with_an_error(
+    prefix, umask, public, capfd, mask, options, error, warning
+):
+    for name, value in options.items():
+        update_build_option(name, value)
+    (public / "modules").mkdir(mode=0o750)  # by `eb` itself, before it knows the group
+    umask(mask)
+    if error:
+        with pytest.raises(EasyBuildError, match=error):
+            check_access(str(public / "software/PyTorch/1.0"), str(public / "modules/all"))
+    else:
+        check_access(str(public / "software/PyTorch/1.0"), str(public / "modules/all"))
+    assert ("all users can change this installation" in capfd.readouterr().err) is warning
 
 
 @pytest.mark.parametrize("problem", ["directory", "file", "dangling", None])
