@@ -288,10 +288,13 @@ def test_uv_installs_the_latest_release_that_fits_the_modules_torch_and_fails_on
     assert with_uv.imports_modules_torch()
 
 
-def test_uv_takes_an_environment_by_its_option_before_the_active_one(with_uv, tmp_path):
+@pytest.mark.parametrize("name", ["plain", "v"])
+def test_uv_takes_an_environment_by_its_option_before_the_active_one(with_uv, tmp_path, name):
     make_environment(tmp_path / "plain")
-    for option in (["--python", "plain"], ["--python=plain"], ["-p", "plain"]):
-        assert "+ torch==2.15.0" in with_uv.uv("pip", "install", "--dry-run", *option, "accelerate")
+    place = str(tmp_path / name / "bin/python")
+    torch = {"plain": "+ torch==2.15.0", "v": "+ torch==2.13.0+cpu"}[name]
+    for option in (["--python", name], [f"--python={place}"], ["-p", place], [f"-p{place}"]):
+        assert torch in with_uv.uv("pip", "install", "--dry-run", *option, "accelerate")
 
 
 @pytest.mark.parametrize("command", [["sync", "--active"], ["pip", "sync", "x"], ["run", "--active", "x"]])
