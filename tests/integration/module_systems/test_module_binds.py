@@ -134,7 +134,7 @@ def test_a_removed_image_is_replaced_by_a_copy_of_the_sites_and_without_one_load
         assert result.stdout == "1 unset unset\n"
         message = "".join(result.stderr.split())  # both break lines
         places = [image, site.root / "not-there" / image.name, central]
-        assert f"imagenotfound:{'or'.join(map(str, places))}.Installitagain" in message
+        assert f"imagenotfound,ornotreadable:{'or'.join(map(str, places))}.Installitagain" in message
         assert f"`eb--rebuild{CONTAINER}.eb`" in message
     finally:
         central.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.testbed
 USER = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
 
 
-def load(site, home="/nonexistent"):
+def load(site):
     """Load the module as an ordinary user; return the process."""
     modules = f"export MODULEPATH={site.root}/modules/all"
     script = f"{site.system.code}\n{modules}\nmodule load {site.name}; echo $? ${{EBROOTPYTORCH-unset}}"
@@ -21,7 +21,7 @@ def load(site, home="/nonexistent"):
         if path.stat().st_uid == os.geteuid():
             path.chmod(path.stat().st_mode | 0o055)
     command = [*(USER if os.geteuid() == 0 else []), "bash", "-c", script]
-    env = {"PATH": "/usr/bin:/bin", "HOME": home}
+    env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
     return subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=300)
 
 
@@ -31,7 +31,7 @@ def damage(path, how):
     path.unlink(missing_ok=True)
     if how == "link":
         path.symlink_to("/nowhere/file")
-    elif how != "gone":
+    elif how != "gone":  # also in "order"
         path.write_text("content")
     if how == "file":
         path.chmod(0)
@@ -45,21 +45,23 @@ def how(request):
     return request.param
 
 
-def test_a_python_that_cannot_be_read_is_refused(written, how, tmp_path):
+def test_a_python_that_cannot_be_read_is_refused(written, how):
     """Otherwise, the next Python on PATH would run, without a message."""
     site = written[VENV]
     library, kept = site.installation / "venv/lib", site.installation / "venv/kept"
     library.rename(kept)
+    (python,) = kept.glob("python3*")
     try:
-        damage(library / "python3.11/os.py", how)
+        damage(library / python.name / "os.py", "order")
+        assert load(site).stdout == f"0 {site.installation}\n"
+        damage(library / python.name / "os.py", how)
         result = load(site)
     finally:
-        (library / "python3.11").chmod(0o755)
+        (library / python.name).chmod(0o755)
         shutil.rmtree(library)
         kept.rename(library)
     assert result.stdout == "1 unset\n"
     assert "which cannot be read on this host" in " ".join(result.stderr.split())
-    assert load(site).stdout == f"0 {site.installation}\n"
 
 
 def test_an_image_that_cannot_be_read_is_refused(image_site, how):
@@ -80,6 +82,6 @@ def test_an_image_that_cannot_be_read_is_refused(image_site, how):
 
 @pytest.mark.parametrize("home", ["", "relative"])
 def test_a_home_that_is_no_absolute_path_is_refused(site, home):
-    result = load(site, home)
+    result = site.run_unchecked(f"export HOME={home}; module load {site.name}; echo $? ${{EBROOTPYTORCH-unset}}")
     assert result.stdout == "1 unset\n"
     assert f"HOME is not an absolute path: '{home}'." in " ".join(result.stderr.split())
