@@ -1,10 +1,7 @@
 """Virtual environments: source packages, modules and Python of the build, packed files, and commands in bin/."""
 
-import hashlib
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -126,34 +123,6 @@ def packed(easyblock, edited):
     app = easyblock(edited(VENV, "cluster = 'local'", "cluster = 'local'\npacked = True"))
     app.make_installdir()
     return app
-
-
-def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_recorded(packed, tmp_path):
-    if not shutil.which("mksquashfs"):
-        pytest.skip("mksquashfs is not installed")
-    from easybuild.easyblocks.pytorchvenv import pack
-
-    root = Path(packed.installdir)
-    (root / "bin").mkdir()
-    (root / "bin" / "python").symlink_to("../libexec/enter")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
-    (root / "venv.squashfs").write_text("of an earlier installation")
-    (tmp_path / "link").symlink_to(root.parent)
-    for path in (root, tmp_path / "link" / root.name):
-        pack(str(path), "-comp lz4 -no-fragments", 1)
-    record = json.loads((root / "provenance" / "packed.json").read_text())
-    content = (root / "venv.squashfs").read_bytes()
-    assert record == {"file": "venv.squashfs", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    listed = subprocess.run(["unsquashfs", "-l", root / "venv.squashfs"], capture_output=True, text=True, check=True)
-    names = sorted(line for line in listed.stdout.splitlines() if re.match("squashfs-root/(?!venv)", line))
-    assert names == [
-        "squashfs-root/.packed",
-        "squashfs-root/bin",
-        "squashfs-root/bin/python",
-        "squashfs-root/provenance",
-        "squashfs-root/provenance/packed.json",
-    ]
-    assert not list(root.glob("*.part"))
 
 
 def test_without_mksquashfs_the_installation_fails_before_the_long_steps(packed, monkeypatch):
