@@ -13,9 +13,12 @@ def work(number):
 
 
 if __name__ == "__main__":
-    python = os.environ["CONTAINERROOT"] + "/bin/conda-python-simple"
-    prologue = ["unset APPTAINER_BIND SINGULARITY_BIND"]
-    cluster = SLURMCluster(cores=1, memory="1GB", python=python, job_script_prologue=prologue)
+    cluster = SLURMCluster(
+        cores=1,
+        memory="1GB",
+        python=os.environ["CONTAINERROOT"] + "/bin/conda-python-simple",
+        job_script_prologue=["unset APPTAINER_BIND SINGULARITY_BIND"],
+    )
     cluster.scale(jobs=2)
     with Client(cluster) as client:
         client.wait_for_workers(2, timeout=300)
