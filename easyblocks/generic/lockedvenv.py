@@ -75,7 +75,7 @@ class LockedVenv(EasyBlock):
 
     def __init__(self, ec, *args, **kwargs):
         """Check the recipe; let the module put bin/ on PATH, and nothing else."""
-        if re.search('//[^/]*@', ec['wheel_index'] or ''):
+        if re.search('//[^/]*@', str(ec['wheel_index'])):
             raise EasyBuildError("%s: 'wheel_index' has a login, and all users can read recipes. pip takes logins from "
                                  "~/.netrc, and indexes from its own configuration", ec.path)
         super().__init__(ec, *args, **kwargs)
