@@ -42,7 +42,7 @@ def link_python_of_all_users(layout):
     """Put a Python of the venv recipes that is not in root's home first on the PATH: `eb` refuses any other."""
     for directory in os.get_exec_path():
         python = Path(directory) / "python3.11"
-        if python.exists() and Path.home() not in python.parents:
+        if python.exists() and Path.home() not in (*python.parents, *python.resolve().parents):
             layout.link_command(python.name, python)
             return
 
