@@ -147,7 +147,7 @@ def main(installation, index):
     Path(installation, 'constraints.txt').write_text(constraints(versions, index))
     held = Path(installation, 'held')
     held.mkdir(exist_ok=True)
-    (held / 'packages').write_text(packages + '\n')  # for users_pip.py and uv: where this torch is
+    (held / 'packages').write_text(packages)  # for users_pip.py and uv: where this torch is
     for name in pinned:
         write_wheel(held, name, pinned[name], packages)
     hook = Path(packages, HOOK)  # an image that was built here has it

@@ -27,11 +27,13 @@ def is_for_another():
 
 def sees_module():
     """Whether this Python imports the module's torch."""
-    # in users' environment, the line runs before Python adds the image's own directories
-    found = PathFinder.find_spec('torch', [*sys.path, *site.getsitepackages([sys.base_prefix])])
-    with open(os.path.join(HELD, 'packages')) as file:
-        packages = os.path.realpath(file.read().strip())
-    return found and os.path.realpath(str(found.origin)).startswith(packages + os.sep)
+    found = PathFinder.find_spec('torch')
+    if not found:  # in users' environment, the line runs before Python adds the image's own directories, with pip
+        sys.path.extend(site.getsitepackages([sys.base_prefix]))
+        found = PathFinder.find_spec('torch')
+    with open(HELD + '/packages') as file:
+        packages = os.path.realpath(file.read())
+    return found and os.path.realpath(found.origin).startswith(packages + os.sep)
 
 
 def add_options(position):
@@ -49,12 +51,9 @@ def add_options(position):
 
 def change_removal():
     """Let pip remove what is in PYTHONUSERBASE, and end with an error where it could change nothing."""
-    try:
-        from pip._internal.exceptions import InstallationError
-        from pip._internal.metadata import base
-        from pip._internal.req.req_uninstall import UninstallPathSet
-    except ImportError:  # a pip with other internals
-        return
+    from pip._internal.exceptions import InstallationError
+    from pip._internal.metadata import base
+    from pip._internal.req.req_uninstall import UninstallPathSet
 
     is_local = base.is_local
     is_permitted = UninstallPathSet._permitted

@@ -99,7 +99,7 @@ def test_the_images_own_constraints_are_kept(constraints, tmp_path):
 def test_what_is_installed_has_a_wheel_without_modules_that_precedes_those_of_an_index(constraints, tmp_path):
     constraints({"torch==2.13.0+cpu": ["triton==3.7.0"], "triton==3.7.0": []}, index="https://example.org/cpu")
     held = tmp_path / "module/held"
-    assert (held / "packages").read_text() == f"{tmp_path}/packages\n"
+    assert (held / "packages").read_text() == f"{tmp_path}/packages"
     wheels = {path.name.partition("-999-cp")[0]: path for path in held.glob("*.whl")}
     assert sorted(wheels) == ["torch-2.13.0+cpu", "triton-3.7.0"]
     assert f"manylinux_2_28_{platform.machine()}" in wheels["torch-2.13.0+cpu"].stem.rpartition("-")[2].split(".")

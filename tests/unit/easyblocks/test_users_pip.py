@@ -234,6 +234,30 @@ def test_the_pip_that_an_environment_upgrades_keeps_torch_too(environment, tmp_p
     assert environment.versions() == {"accelerate": "1.15.0"}
 
 
+def test_users_environment_on_an_image_keeps_torch_though_its_line_runs_before_the_images_packages_are_seen(
+    installation, tmp_path
+):
+    """The image's Python has torch and pip in its own site-packages."""
+    packages = make_environment(tmp_path / "image")
+    for name in ("torch", "torch-2.13.0+cpu.dist-info"):
+        shutil.copytree(installation / "packages" / name, packages / name)
+    (packages / "pip").unlink()
+    shutil.copytree(Path(pip_package.__file__).parent, packages / "pip")
+    held = tmp_path / "module/held"
+    shutil.copytree(installation / "held", held)
+    shutil.copy(installation / "constraints.txt", tmp_path / "module")
+    (held / "packages").write_text(str(packages))
+    line = (installation / "packages/zz_users_pip.pth").read_text().replace(str(installation), str(tmp_path / "module"))
+    sites = f"import site; site.getsitepackages = lambda _: [{str(packages)!r}]\n"
+    (
+        make_environment(tmp_path / "v", f"{sites}{line}import sys; sys.path.append({str(packages)!r})\n") / "pip"
+    ).unlink()
+    environment = Environment(tmp_path / "v", installation)
+    assert "Error processing line" not in environment.pip("install", "accelerate")
+    environment.pip("install", "torch==2.15.0", status=1)
+    assert environment.versions() == {"accelerate": "1.15.0"}
+
+
 def test_where_the_module_is_installed_nothing_replaces_its_torch(installation, tmp_path):
     """As the owner of a venv module does, whose Python is no virtual environment."""
     line = f"import sys; sys.base_prefix = sys.prefix; sys.path.append({str(installation / 'packages')!r})\n"
@@ -303,11 +327,11 @@ def test_uv_does_not_empty_environments_of_the_module(with_uv, installation, tmp
     (tmp_path / "v/lib").symlink_to(tmp_path / "lib")
     (packages,) = (tmp_path / "lib").glob("python*/site-packages")
     (packages / "torch").symlink_to(installation / "packages/torch")
-    (installation / "held/packages").write_text(f"{packages}\n")
+    (installation / "held/packages").write_text(str(packages))
     try:
         output = with_uv.uv(*command, status=1)
     finally:
-        (installation / "held/packages").write_text(f"{installation}/packages\n")
+        (installation / "held/packages").write_text(f"{installation}/packages")
     assert output.startswith("uv: would remove the module's packages")
 
 
