@@ -139,16 +139,6 @@ def test_the_module_names_the_packed_file_if_it_is_installed(packed):
     assert "venv.squashfs" in line
 
 
-def test_the_commands_of_a_packed_venv_are_in_bin(packed):
-    tree.install_parts(packed.installdir)
-    tree.install_commands(packed.ENGINE, packed.image_commands, packed.installdir)
-    bin_ = Path(packed.installdir, "bin")
-    for name in ("python", "python3", "python3.11", "pip", "pip3", "pip3.11"):
-        assert os.path.realpath(bin_ / name) == os.path.realpath(Path(packed.installdir, "libexec", "enter"))
-    for name in ("conda-python-distributed", "torchrun"):  # which choose the active environment
-        assert os.readlink(bin_ / name) == f"../runscripts/{name}" == tree.bin_links("")[name]
-
-
 #: A module system: a module is a file that is sourced.
 INIT = 'module() { [ "$1" != load ] || source "$MODULEPATH/$2"; }'
 

@@ -266,14 +266,6 @@ def test_an_easybuild_that_reads_no_toml_is_told_so(prefix, tmp_path, monkeypatc
         read(tmp_path, PYLOCK, "pylock.toml")
 
 
-def test_the_wheels_of_a_pylock_are_fetched_by_their_hashes_not_from_its_addresses(fetch, index, tmp_path):
-    digest = sha256(write_wheel(index, "first", "1.0"))
-    (tmp_path / "pylock.toml").write_text(PYLOCK + entry("first", wheels=[("first-1.0-py3-none-any.whl", digest)]))
-    wheels = lockedvenv.fetch_wheels(str(tmp_path / "pylock.toml"), [str(tmp_path / "wheels")], "3.10", None)
-    assert Path(wheels.requirements).read_text() == f"first==1.0 --hash=sha256:{digest}\n"
-    assert len(list((tmp_path / "wheels").glob("*.whl"))) == 1
-
-
 @pytest.mark.parametrize(
     ("text", "machines"),
     [("# torch\n# machines: x86_64 aarch64\ntorch==2.0\n", ["x86_64", "aarch64"]), ("# for machines: all\n", None)],
