@@ -8,13 +8,13 @@ container module among the build dependencies, it is that module's image with th
 """
 import os
 
+from easybuild.easyblocks.generic.lockedvenv import fetch_wheels, wheel_directories
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 from easybuild.tools.modules import get_software_root
 
-from pytorch_install import built_images, tree
-from pytorch_install.host_network import write_host_network
+from pytorch_install import built_images
 from pytorch_install.images import InstalledImage, write_provenance
 from pytorch_install.interface import image_interface
 from pytorch_install.parameters import containerimage
@@ -27,29 +27,28 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
     """Support for installing PyTorch as a container image with a module around it."""
 
     ENGINE = 'apptainer'
-    SITE_FILES = {**containerimage.ContainerImage.SITE_FILES, 'base_image': None}
     SOURCES_OF_IMAGES = "'image', a .sif, .def or .yml file in 'sources', or a container module in 'builddependencies'"
 
-    PARAMETERS = ('base_image', 'commands', 'conda_activation', 'debian_packages', 'debian_release')
+    PARAMETERS = ('base_image', 'central_images', 'commands', 'conda_activation', 'debian_packages', 'debian_release')
 
     def __init__(self, *args, **kwargs):
         """Find the image's base, and prepare the users' environment."""
         super().__init__(*args, **kwargs)
-        if 'signing_key' in self.cfg.unknown_keys:  # for EasyBuild, a local variable with a wrong name: a warning
-            raise EasyBuildError("%s: 'signing_key' is no longer a parameter, signatures are not checked. Replace it "
-                                 "with the image's SHA-256, in 'checksums' or 'image_checksum'", self.cfg.path)
         self.require_image()
         if self.cfg['source_packages'] and not isinstance(self.image, built_images.BuiltImage):
             raise EasyBuildError("%s has 'source_packages', which are built in an image that is made here, or on top "
                                  "of an installed one. Name its module in 'builddependencies'", self.cfg.path)
-        self.image.patches = self.patches
         self.user_software = UserSoftware(self.installdir)
         self.users_environment = None
         self.mounted = self.user_software.directory
         self.installation.disposable.append(self.user_software.part)
 
     def kinds(self):
-        return {**super().kinds(), '.def': built_images.DefinitionFile, '.yml': built_images.Cotainr}
+        """Also those that are built with PyTorch's own layout."""
+        kinds = super().kinds()
+        kinds['.def'] = built_images.DefinitionFile
+        kinds['.yml'] = built_images.Cotainr
+        return kinds
 
     def named_kinds(self):
         """Also the image of a build dependency, on which a definition file can be built too."""
@@ -60,6 +59,29 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
         if base and '.def' not in kinds:
             kinds[base] = built_images.PackagesOnTop
         return kinds
+
+    def site_files(self):
+        """Also the base image of cotainr, if it is a file."""
+        files = super().site_files()
+        base = self.cfg['base_image']
+        if base and '://' not in base and base not in containerimage.source_names(self.cfg):
+            files[base] = None
+        return files
+
+    def obtain_file(self, filename, **kwargs):
+        """Search images in the site's directories first, without copying them to the source path."""
+        for directory in self.cfg['central_images']:
+            path = os.path.join(directory, filename)
+            if filename.endswith('.sif') and os.path.isfile(path):
+                return path
+        return super().obtain_file(filename, **kwargs)
+
+    def fetch_step(self, skip_checksums=False):
+        """Also fetch the wheels of the lock."""
+        super().fetch_step(skip_checksums=skip_checksums)
+        if self.lock and not skip_checksums:
+            self.wheels = fetch_wheels(self.lock['path'], wheel_directories(self.name), self.cfg['python_version'],
+                                       self.cfg['wheel_index'])
 
     def prepare_step(self, *args, **kwargs):
         """Find the base with its module, and unload that: its binds and settings are not those of this image."""
@@ -78,15 +100,11 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
     def build_step(self):
         """Build the image, unless it is a file already or the installed one is the same."""
         if not self.image.is_kept:
-            self.image.wheels, self.image.parallel = self.wheels, self.cfg.parallel
-            self.image.packages = [(package, self.unpacked(package)['finalpath']) for package in self.source_packages]
             self.image.build()
 
     def complete_runtime(self):
-        """Write the image's provenance, and the list of the host's libraries that it can load."""
-        python = self.python('--cleanenv')
-        provenance = write_provenance(self.image, self.image_path, python, ['--version'])
-        write_host_network(provenance, os.path.join(tree.PROFILES, self.cfg['cluster']), python)
+        """Write the image's provenance."""
+        write_provenance(self.image, self.image_path, self.python('--cleanenv'), ['--version'])
 
     def install_tree(self):
         """Also make the users' virtual environment, with the installed image."""
@@ -94,11 +112,15 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
         self.users_environment = self.user_software.prepare(self.runtime_python())
 
     def values_without_module(self):
+        """Also the image, where copies of it are, and what starts it."""
+        values = super().values_without_module()
+        values['image'] = self.image.name
+        values['central'] = [os.path.join(directory, self.image.name) for directory in self.cfg['central_images']]
+        values['conda'] = self.cfg['conda_activation']
+        values['user_software'] = self.user_software.directory
         runtime = containerimage.find_runtime()
-        return {**super().values_without_module(), 'image': self.image.name,
-                'central': [os.path.join(directory, self.image.name) for directory in self.cfg['central_images']],
-                'conda': self.cfg['conda_activation'], 'user_software': self.user_software.directory,
-                'runtime': runtime and which(runtime)}
+        values['runtime'] = runtime and which(runtime)
+        return values
 
     def complete(self):
         """Put the users' virtual environment in place."""
@@ -115,17 +137,18 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
     @property
     def launch(self):
         """With the command of this host."""
-        return (containerimage.find_runtime() or containerimage.RUNTIMES[0]) + ' exec $SIF '
+        return '%s exec $SIF ' % (containerimage.find_runtime() or containerimage.RUNTIMES[0])
 
     @property
     def notes(self):
-        is_built = isinstance(self.image, built_images.BuiltImage)
-        return ('`%s` starts %s' % (
-                    self.launch.strip().replace('exec', 'run'),
-                    'a command, or Python without one' if is_built else 'its own entrypoint, if it has one'),
-                # Apptainer has its own variable, even if its command is singularity
-                'More directories in the image: export %s_BIND=/data' % (
-                    'APPTAINER' if which('apptainer') else 'SINGULARITY'),
+        """What `run` starts, and the variable for binds, besides pip."""
+        started = 'its own entrypoint, if it has one'
+        if isinstance(self.image, built_images.BuiltImage):
+            started = 'a command, or Python without one'
+        # Apptainer has its own variable, even if its command is singularity
+        prefix = 'APPTAINER' if which('apptainer') else 'SINGULARITY'
+        return ('`%s` starts %s' % (self.launch.strip().replace('exec', 'run'), started),
+                'More directories in the image: export %s_BIND=/data' % prefix,
                 '`pip install <name>` installs into $CONTAINERROOT/user-software; with --user, if you cannot write '
                 'there, into $PYTHONUSERBASE')
 
@@ -139,12 +162,9 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
         return super().make_module_step(fake=fake)
 
     def image_statements(self):
-        """None here: PyTorch's are after those that all its modules share."""
-        return ''
-
-    def make_module_extra(self, *args, **kwargs):
-        return super().make_module_extra(*args, **kwargs) + image_interface(
-            self.module_generator, self.cfg, self.image.name, self.mounted)
+        """Those that all PyTorch modules share, then PyTorch's own for an image, which read the cluster profile's."""
+        own = image_interface(self.module_generator, self.cfg, self.image.name, self.mounted)
+        return self.shared_statements() + own
 
     def activation(self):
         """The image's conda environment; the module finds user-software when it is loaded."""

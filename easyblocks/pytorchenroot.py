@@ -19,10 +19,12 @@ from pytorch_install.images import InstalledImage, write_provenance
 class EnrootImage(Registry):
     """An image that `image` names with its digest, imported by enroot."""
 
-    EXTENSION, KIND = '.sqsh', 'enroot'
+    EXTENSION = '.sqsh'
+    KIND = 'enroot'
     runtime = 'enroot'
 
     def require_runtime(self):
+        """Stop without enroot."""
         if not which('enroot'):
             raise EasyBuildError("enroot not found on PATH: it imports %s. Run `eb` on a host with enroot",
                                  self.reference)
@@ -34,7 +36,7 @@ class EnrootImage(Registry):
         # enroot 3 rejects '@sha256:...'; 3 and 4 take the digest as a tag. Without a host they ask Docker Hub, whose
         # API is not at docker.io (NVIDIA/enroot, src/docker.sh). As in docker, a host has a dot or a port.
         repository = re.sub(r'^([^/]*[.:][^/]*|localhost)/', r'\1#', self.repository)
-        repository = repository[len('docker.io#'):] if repository.startswith('docker.io#') else repository
+        repository = re.sub('^docker[.]io#', '', repository)
         return (['enroot', 'import', '--output', part, 'docker://%s:%s' % (repository, self.digest)],
                 {'ENROOT_CACHE_PATH': cache, 'ENROOT_SQUASH_OPTIONS': self.recipe['mksquashfs_args']})
 
@@ -46,14 +48,15 @@ class EB_PyTorchEnroot(InstalledImage, EB_PyTorchImage):
     PARAMETERS = ('binds', 'mksquashfs_args')
 
     def __init__(self, *args, **kwargs):
+        """Read the image's reference."""
         super().__init__(*args, **kwargs)
-        name = '%s-%s%s' % (self.name, self.full_version, EnrootImage.EXTENSION)
-        self.image = EnrootImage(self.cfg, name, [], self.builddir)
+        self.image = EnrootImage(self)
 
-    def checksum_step(self):
+    def fetch_step(self, skip_checksums=False):
         """Import the image, unless the installed one is the same."""
-        super().checksum_step()
-        self.fetch_image()
+        super().fetch_step(skip_checksums=skip_checksums)
+        if not skip_checksums:
+            self.fetch_image()
 
     def configure_step(self):
         """Check for enroot; the image starts when it is installed."""
@@ -66,4 +69,5 @@ class EB_PyTorchEnroot(InstalledImage, EB_PyTorchImage):
 
     @property
     def started(self):
+        """Path of the installed image."""
         return self.image_path

@@ -58,8 +58,10 @@ class EB_PyTorchImage(EB_PyTorchModule):
 
     @property
     def notes(self):
-        mounts = 'More directories in the image: export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'
-        return (mounts, *super().notes) if ENGINES[self.ENGINE].mounts else super().notes
+        """The variable for mounts, if the program has one, besides pip."""
+        if not ENGINES[self.ENGINE].mounts:
+            return super().notes
+        return ('More directories in the image: export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data', *super().notes)
 
     @property
     def started(self):
@@ -80,6 +82,7 @@ class EB_PyTorchImage(EB_PyTorchModule):
         self.require_start()
 
     def require_start(self):
+        """Stop unless the program starts the image."""
         engine = ENGINES[self.ENGINE]
         result = run_command([*self.runtime_python(), '--version'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
@@ -93,11 +96,13 @@ class EB_PyTorchImage(EB_PyTorchModule):
         """Install nothing: the image stays where the program has it."""
 
     def runtime_python(self):
+        """The image's Python."""
         values = self.values()
         return [*(word % values for word in ENGINES[self.ENGINE].start.split()), 'python3']
 
     def values_without_module(self):
-        return {**super().values_without_module(), 'image': self.started}
+        """Also the image."""
+        return dict(super().values_without_module(), image=self.started)
 
     def launch_in_test(self):
         """bin/ starts the image without srun, here without GPUs, which login nodes lack."""
@@ -107,7 +112,7 @@ class EB_PyTorchImage(EB_PyTorchModule):
         """Add the image, what it sees of the host, and the program's own settings if the recipe has any."""
         generator, values = self.module_generator, self.values()
         variables = {name: value % values for name, value in ENGINES[self.ENGINE].variables.items()}
-        txt = super().make_module_extra(*args, **kwargs)
+        txt = super().make_module_extra(*args, **kwargs) + self.shared_statements()
         if ENGINES[self.ENGINE].mounts:
             txt += interface.template(generator, 'mounts', {'binds': self.cfg['binds']}, **interface.places())
         return txt + interface.pushenv(generator, {name: value for name, value in variables.items() if value})

@@ -23,10 +23,11 @@ sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 from pytorch_install import tree  # noqa: E402 (the line before; it checks EasyBuild's version)
 
 # isort: split
-from easybuild.easyblocks.generic.containerimage import ContainerImage, one_source, run_command  # noqa: E402
-from easybuild.easyblocks.generic.lockedvenv import LockedVenv  # noqa: E402
+from easybuild.easyblocks.generic.containerimage import run_command, source_names  # noqa: E402
+from easybuild.easyblocks.generic.lockedvenv import find_lock  # noqa: E402
 
 from pytorch_install import interface, parameters, runtime  # noqa: E402
+from pytorch_install.access import check_access  # noqa: E402
 from pytorch_install.transaction import Installation  # noqa: E402
 
 # Initializes a process group of one rank from environment variables, as users' scripts do, in the same command as the
@@ -60,24 +61,19 @@ class EB_PyTorchModule(EasyBlock):
     launch = ''
     notes = ('`pip install --user <name>` installs into $PYTHONUSERBASE',)
 
-    SITE_FILES = {}
-    source_names = ContainerImage.source_names
-    records = ContainerImage.records
-    site_files = ContainerImage.site_files
-    fetch_lock = LockedVenv.fetch_lock
-
     @classmethod
     def extra_options(cls, extra_vars=None):
         """Easyconfig parameters: those of the generic easyblock, and PARAMETERS of all classes."""
         extra_vars = super().extra_options(extra_vars)
-        for name in [name for base in cls.__mro__ for name in vars(base).get('PARAMETERS', ())]:
-            default, _, words = parameters.EXPECTED[name]
-            extra_vars[name] = [default, words, MANDATORY if name in cls.REQUIRED else CUSTOM]
+        for base in cls.__mro__:
+            for name in vars(base).get('PARAMETERS', ()):
+                kind = MANDATORY if name in cls.REQUIRED else CUSTOM
+                extra_vars[name] = [parameters.EXPECTED[name].default, parameters.EXPECTED[name].words, kind]
         return extra_vars
 
     def __init__(self, ec, *args, **kwargs):
         """Check the recipe, remove search paths of compilers and linkers from the module, and write its help."""
-        parameters.check_parameters(ec, parameters.EXPECTED)
+        parameters.check_recipe(ec)
         if build_option('extended_dry_run'):
             raise EasyBuildError("PyTorch's easyblocks cannot run with --extended-dry-run. Run `eb --dry-run`")
         super().__init__(ec, *args, **kwargs)
@@ -86,10 +82,7 @@ class EB_PyTorchModule(EasyBlock):
         self.installation = Installation(self.installdir, self.mod_filepath, keeps_replaced=not self.IN_PLACE)
         self.module_load_environment.replace({'PATH': ['bin']})
         self.wheels = None
-        profiles = sorted(name for name in os.listdir(tree.PROFILES) if name[0] != '.')
-        if self.cfg['cluster'] not in profiles:
-            raise EasyBuildError("Cluster profile not found: %s in %s. Set the easyconfig parameter 'cluster' to one "
-                                 "of: %s", self.cfg['cluster'], tree.PROFILES, ', '.join(profiles))
+        self.profile = tree.find_profile(self.cfg['cluster'])
         self.full_version = det_full_ec_version(self.cfg)
         self.cfg['usage'] = self.cfg['usage'] or interface.usage(
             '%s/%s' % (self.name, self.full_version), self.launch, self.notes, self.cfg['gpu'],
@@ -97,8 +90,9 @@ class EB_PyTorchModule(EasyBlock):
 
     @property
     def lock(self):
-        """EasyBuild's record of the requirements lock (the source that ends in .txt), or None."""
-        return one_source(self.records, '.txt', self.cfg.path)
+        """EasyBuild's record of the lock among the sources, before the fetch step only its name; None without one."""
+        sources = self.src or [{'name': name} for name in source_names(self.cfg)]
+        return find_lock(sources, self.cfg.path)
 
     @property
     def image_commands(self):
@@ -123,6 +117,7 @@ class EB_PyTorchModule(EasyBlock):
         super().post_init()
         if not build_option('ignore_locks'):
             self.installation.recover()
+        check_access(self.installdir, os.path.dirname(self.mod_filepath))
 
     def run_step(self, step, step_methods):
         """
@@ -139,12 +134,6 @@ class EB_PyTorchModule(EasyBlock):
                 self.installation.roll_back()
                 print_msg("%s is as it was before: what this run installed is removed", self.full_mod_name)
             raise
-
-    def checksum_step(self):
-        """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
-        super().checksum_step()
-        if self.lock and not self.wheels:
-            self.fetch_lock(self.lock['path'])
 
     def remove_module_file(self):
         """
@@ -171,7 +160,7 @@ class EB_PyTorchModule(EasyBlock):
 
     def install_tree(self):
         """Install the cluster profile and the commands in bin/; compile the scripts, as ranks cannot write there."""
-        tree.install_profile(self.cfg['cluster'], self.installdir)
+        tree.install_profile(self.profile, self.installdir)
         runtime.run_program(self.runtime_python(), 'compile_tree.py', self.installdir)
         tree.install_commands(self.ENGINE, self.image_commands, self.installdir, self.values_without_module())
 
@@ -180,16 +169,18 @@ class EB_PyTorchModule(EasyBlock):
         base = interface.user_base(self.name, self.full_version, self.installdir)
         return {'packages': '%(directory)s-%(identity)s' % base,
                 'binds': [*interface.places().values(), *self.cfg.get('binds', [])],
-                'files': interface.CONNECTION_FILES + interface.CACHES, 'gpu': self.cfg['gpu']}
+                'files': interface.CONNECTION_FILES, 'gpu': self.cfg['gpu']}
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the interface that all runtimes share; unloading restores the user's own values."""
+        """Add conflicts first; subclasses add `shared_statements`, and the runtime's own after them."""
         generator = self.module_generator
-        return ''.join([
-            interface.conflicts(generator, self.cfg['conflicts']), interface.template(generator, 'pushenv'),
-            super().make_module_extra(*args, **kwargs),
-            interface.shared_interface(generator, self.name, self.full_version, self.installdir, self.activation(),
-                                       self.cfg['cluster'])])
+        txt = interface.conflicts(generator, self.cfg['conflicts']) + interface.template(generator, 'values')
+        return txt + super().make_module_extra(*args, **kwargs)
+
+    def shared_statements(self):
+        """Statements of the interface that all runtimes share; unloading restores the user's own values."""
+        return interface.shared_interface(self.module_generator, self.name, self.full_version, self.installdir,
+                                          self.activation(), self.cfg['cluster'])
 
     def activation(self):
         """Commands that activate the environment, by variables; `true` if it is always active."""

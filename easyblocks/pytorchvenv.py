@@ -8,13 +8,14 @@ import os
 import shlex
 
 from easybuild.easyblocks.generic.containerimage import run_command
-from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_base, make_environment
+from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_environment
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option
 from easybuild.tools.filetools import compute_checksum, remove_file, which, write_file
 
 from pytorch_install import build_environment, interface
+from pytorch_install.python_base import make_base
 from pytorch_install.runtime import install_site_files, read_json, write_json
 from pytorch_install.source_packages import SourcePackageSteps
 
@@ -46,10 +47,14 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     def configure_step(self):
         """Check for jobs that use the installation, for the locked Python, and for the variables of the builds."""
+        name = os.path.basename(self.cfg.path)
+        if self.installation.is_restored and not build_option('force'):
+            raise EasyBuildError("%s is as it was before an `eb` that was killed. To install it again, run "
+                                 "`eb --force %s` when no job uses it", self.full_mod_name, name)
         if self.installation.has_module and not build_option('force'):
             raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import. If no job "
                                  "uses it, run `eb --force %s`; to keep both, install it with another 'versionsuffix'",
-                                 self.full_mod_name, os.path.basename(self.cfg.path))
+                                 self.full_mod_name, name)
         super().configure_step()
         for package in self.source_packages:
             package.environment(os.environ)
@@ -66,9 +71,10 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         make_environment(self.host_python, venv, self.wheels, compiles=False)
         python = os.path.join(venv, 'bin', 'python')
         for package in self.source_packages:
+            variables = package.variables_of_build(self.cfg.parallel)
             # locked tools precede those of the host, which may have a CMake that is too new for a package
-            variables = {'PYTHONPATH': None, 'PATH': os.path.dirname(python) + os.pathsep + os.environ['PATH'],
-                         **package.variables_of_build(self.cfg.parallel)}
+            path = variables.get('PATH', os.environ['PATH'])
+            variables.update(PYTHONPATH=None, PATH=os.path.dirname(python) + os.pathsep + path)
             package.build(self.unpacked(package)['finalpath'], [python], self.built_wheels, variables)
             package.install(python, self.built_wheels)
 
@@ -84,11 +90,14 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
     def install_tree(self):
         """Record the module's variables, for commands that run by their path without them."""
         super().install_tree()
-        packed = {'PYTORCH_PACKED': os.path.join(self.installdir, PACKED)} if self.cfg['packed'] else {}
+        variables = self.activation()
+        if self.cfg['packed']:
+            variables['PYTORCH_PACKED'] = os.path.join(self.installdir, PACKED)
         write_file(os.path.join(self.installdir, interface.RECORDED), interface.recorded_variables(
-            self.installdir, self.name, self.full_version, {**self.activation(), **packed}))
+            self.installdir, self.name, self.full_version, variables))
 
     def install_step(self):
+        """Pack the installation last."""
         super().install_step()
         if self.cfg['packed']:
             pack(self.installdir, self.cfg['mksquashfs_args'], self.cfg.parallel)
@@ -96,20 +105,27 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
     def record_of_build(self):
         """Python and modules of the installation, which --module-only keeps; before there is one, of this build."""
         record = read_json(os.path.join(self.installdir, build_environment.RECORD))
-        names = {build_only: [dep['full_mod_name'] for dep in self.toolchain.dependencies
-                              if dep['build_only'] == build_only] for build_only in (False, True)}
-        return record or build_environment.record_build(self.host_python, build_environment.modules_of_build(
-            self.name, self.initial_environ, os.environ, names[False], names[True]))
+        if record:
+            return record
+        dependencies = {False: [], True: []}
+        for dependency in self.toolchain.dependencies:
+            dependencies[dependency['build_only']].append(dependency['full_mod_name'])
+        return build_environment.record_build(self.host_python, build_environment.modules_of_build(
+            self.name, self.initial_environ, os.environ, dependencies[False], dependencies[True]))
 
     def runtime_python(self):
+        """The environment's Python."""
         return [os.path.join(self.environment, 'bin', 'python')]
 
     def activation(self):
+        """The environment's script."""
         activate = os.path.join(self.environment, 'bin', 'activate')
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'source ' + activate}
 
     def make_module_extra(self, *args, **kwargs):
-        txt, generator = super().make_module_extra(*args, **kwargs), self.module_generator
+        """Add the packed file, the names of EasyBuild's own Python module, and search paths."""
+        generator = self.module_generator
+        txt = super().make_module_extra(*args, **kwargs) + self.shared_statements()
         # with --module-only, an earlier installation may lack it
         if self.cfg['packed'] and os.path.exists(os.path.join(self.installdir, PACKED)):
             txt += interface.installed(generator, 'PYTORCH_PACKED', PACKED)
@@ -127,11 +143,15 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
         """Load exactly the modules of the build, and check that its Python still exists."""
-        record = self.record_of_build()
-        return interface.template(self.module_generator, 'venv', lists=record['modules'], module=self.full_mod_name,
-                                  easyconfig=os.path.basename(self.cfg.path),
-                                  minor='.'.join(record['python']['version'].split('.')[:2]),
-                                  python=record['python']['path'], version=record['python']['version'])
+        record, generator = self.record_of_build(), self.module_generator
+        txt = ''
+        for module in [*record['modules']['required'], *record['modules']['brought']]:
+            txt += generator.load_module(module, recursive_unload=True)
+        python = record['python']
+        return txt + interface.template(generator, 'venv', module=self.full_mod_name,
+                                        easyconfig=os.path.basename(self.cfg.path),
+                                        minor='.'.join(python['version'].split('.')[:2]),
+                                        python=python['path'], version=python['version'])
 
 
 def pack(installdir, mksquashfs_args, parallel):

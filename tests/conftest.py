@@ -42,7 +42,6 @@ SLOW = (
     "tests/unit/benchmarks/test_counts.py::test_the_count",
     "tests/unit/benchmarks/test_sides.py::test_the_textbooks",
     "tests/unit/bin/test_squashfs_commands.py",
-    "tests/unit/easyblocks/test_host_libraries.py",
     "tests/unit/easyblocks/test_pytorchvenv.py::test_an_sdist_that_pip_cannot_fetch",
     "tests/unit/easyblocks/test_recipes.py::test_the_recipes_pass_easybuilds_own_check[--dry-run]",
     "tests/unit/easyblocks/test_users_pip.py",

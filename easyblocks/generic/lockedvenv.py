@@ -1,31 +1,54 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# Copyright 2026 the authors of pytorch-easybuild
+# SPDX-License-Identifier: BSD-3-Clause
 """
-EasyBuild support for software in a Python environment that a requirements lock with hashes describes.
+EasyBuild support for software in a Python environment that a lock describes: pip's pins with hashes, in a source that
+ends in .txt, or pylock.toml (PEP 751), in a source that ends in .toml.
 
-Wheels are downloaded and verified in the checksum step; later steps work offline. The environment is a Python of its
-own, a copy of the host's: virtual environments on top inherit its packages, as they do from the base of a Python alone.
+The fetch step downloads the wheels of the lock; later steps work offline.
 """
 import collections
 import glob
-import json
 import os
 import re
-import shutil
 import sys
 import tempfile
+from urllib.parse import unquote
 
+from easybuild.base import fancylogger
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import source_paths
-from easybuild.tools.filetools import compute_checksum, mkdir, verify_checksum, which, write_file
+from easybuild.tools.filetools import (
+    compute_checksum,
+    mkdir,
+    read_file,
+    symlink,
+    verify_checksum,
+    which,
+    write_file,
+)
 from easybuild.tools.run import run_shell_cmd
 
-# A line of a lock; without a hash, the wheel is trusted only from the recipe's 'wheel_index'. Of other lines that pip
-# accepts, options and URLs download from elsewhere, or run code of the package.
+_log = fancylogger.getLogger('lockedvenv', fname=False)
+
+# A line of pip's pins; without a hash, the wheel is trusted only from the recipe's 'wheel_index'. Of other lines that
+# pip accepts, options and URLs download from elsewhere, or run code of the package.
 PIN = re.compile(r'(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)'
                  r'(?P<hashes>( --hash=sha256:[0-9a-f]{64})*)')
+
+# A package of a lock; hashes: the SHA-256 of each of its wheels.
+Pin = collections.namedtuple('Pin', 'name version hashes')
+
+# Where pip gets wheels: words for messages, options and variables of pip.
+Origin = collections.namedtuple('Origin', 'name options variables')
+
+# What is downloaded: the path of the lock, Python's version, the directory for the wheels, and the requirements file.
+Download = collections.namedtuple('Download', 'lock python_version directory requirements')
+
+# Wheels of one lock: the path of a requirements file for pip, with the hash of each, and their directory.
+Wheels = collections.namedtuple('Wheels', 'requirements directory')
 
 # pip without configuration and offline, and without settings for other installations.
 OFFLINE = {'PIP_CONFIG_FILE': os.devnull, 'PIP_NO_INDEX': '1'}
@@ -33,38 +56,16 @@ FOREIGN = dict.fromkeys(['PIP_CONSTRAINT', 'PIP_BUILD_CONSTRAINT', 'PIP_REQUIREM
 # pip with one index: those of the user's configuration can offer the same name and version.
 ALONE = {'PIP_CONFIG_FILE': os.devnull, 'PIP_EXTRA_INDEX_URL': None, 'PIP_FIND_LINKS': None}
 
-# Prints where a Python has its parts, and which of its compiled modules can be imported.
-FACTS = """import contextlib, json, os, sys, sysconfig
-modules = []
-for name in os.listdir(next(path for path in sys.path if os.path.basename(path) == 'lib-dynload')):
-    with contextlib.suppress(Exception):
-        __import__(name.partition('.')[0])
-        modules.append(name)
-with open('/proc/self/maps') as maps:
-    is_shared = 'libpython' in maps.read()
-print(json.dumps({'executable': os.path.realpath(sys._base_executable), 'prefix': sys.base_prefix, 'search': sys.path,
-                  'is_shared': is_shared, 'paths': sysconfig.get_paths(), 'modules': modules}))"""
-
-# Entries of the standard library's directory that do not belong to it, or that nobody imports.
-NOT_COPIED = {'site-packages', 'dist-packages', 'EXTERNALLY-MANAGED', 'test'}
-
-# Commands of Python itself, which the environment's own replace; packages have some that begin so too.
-PYTHON = re.compile(r'python[0-9.]*|activate(\.\w+)?', re.IGNORECASE)
-
-ACTIVATE = """# Puts the commands of this Python on PATH, unless they are there: source activate
-case ":$PATH:" in *":%(bin)s:"*) ;; *) export PATH="%(bin)s:$PATH" ;; esac
-type deactivate >/dev/null 2>&1 || deactivate() { unset -f deactivate; }
-"""
-
-# Wheels of one lock: the path of a requirements file for pip, with the hash of each, and their directory.
-Wheels = collections.namedtuple('Wheels', 'requirements directory')
+# Commands in the environment's bin/ that loading the module does not put on PATH; packages have some that begin so too.
+PYTHON = re.compile(r'(python|pip)[0-9.]*|activate(\.\w+)?', re.IGNORECASE)
 
 
 class LockedVenv(EasyBlock):
-    """Support for installing the wheels of a requirements lock, a source that ends in .txt, into an environment."""
+    """Support for installing the wheels of a lock into a Python environment."""
 
     @staticmethod
     def extra_options(extra_vars=None):
+        """Easyconfig parameters of this easyblock."""
         extra_vars = EasyBlock.extra_options(extra_vars)
         extra_vars.update({
             'python_version': ['3.11', "Python of the environment (<major>.<minor>), which wheels must fit", CUSTOM],
@@ -74,11 +75,9 @@ class LockedVenv(EasyBlock):
 
     def __init__(self, ec, *args, **kwargs):
         """Check the recipe; let the module put bin/ on PATH, and nothing else."""
-        for name, pattern in (('python_version', r'\d+\.\d+'), ('wheel_index', r'\S+')):
-            default, expected, _ = self.extra_options()[name]
-            if not (ec[name] == default or isinstance(ec[name], str) and re.fullmatch(pattern, ec[name])):
-                raise EasyBuildError("%s: %s = %r is wrong: expected a text, %s. Correct the recipe",
-                                     os.path.basename(ec.path), name, ec[name], expected)
+        if re.search('//[^/]*@', str(ec['wheel_index'])):
+            raise EasyBuildError("%s: 'wheel_index' has a login, and all users can read recipes. pip takes logins from "
+                                 "~/.netrc, and indexes from its own configuration", ec.path)
         super().__init__(ec, *args, **kwargs)
         self.module_load_environment.replace({'PATH': ['bin']})
         self.wheels = None
@@ -86,48 +85,49 @@ class LockedVenv(EasyBlock):
     @property
     def host_python(self):
         """Command of the Python that makes the environment."""
-        return 'python' + self.cfg['python_version']
+        return 'python%s' % self.cfg['python_version']
 
     @property
     def environment(self):
+        """Directory of the environment."""
         return os.path.join(self.installdir, 'venv')
 
-    def checksum_step(self):
-        """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
-        super().checksum_step()
-        locks = [source['path'] for source in self.src if source['name'].endswith('.txt')]
-        if len(locks) != 1:
-            raise EasyBuildError("%s must name one requirements lock (*.txt) in 'sources'; found: %s", self.cfg.path,
-                                 ', '.join(locks) or 'none')
-        self.fetch_lock(locks[0])
-
-    def fetch_lock(self, path):
-        """Fetch the wheels of a lock, unless they are on the source path."""
-        directories = [os.path.join(place, letter_dir_for(self.name), self.name, 'wheels') for place in source_paths()]
-        self.wheels = (Wheels(path, directories[0]) if self.dry_run else
-                       fetch_wheels(path, directories, self.cfg['python_version'], self.cfg['wheel_index']))
+    def fetch_step(self, skip_checksums=False):
+        """Fetch the sources, then the wheels of their lock: all later steps work offline."""
+        super().fetch_step(skip_checksums=skip_checksums)
+        lock = find_lock(self.src, self.cfg.path)
+        if not lock:
+            raise EasyBuildError("%s names no lock in 'sources': pins with hashes (*.txt) or pylock.toml",
+                                 self.cfg.path)
+        if self.dry_run:
+            self.wheels = Wheels(lock['path'], wheel_directories(self.name)[0])
+        elif not skip_checksums:
+            self.wheels = fetch_wheels(lock['path'], wheel_directories(self.name), self.cfg['python_version'],
+                                       self.cfg['wheel_index'])
 
     def extract_step(self):
         """Leave the sources where they are."""
 
     def configure_step(self):
         """Check for the Python that the wheels are locked for."""
-        if not which(self.host_python):
+        path = which(self.host_python)
+        if not path:
             raise EasyBuildError("%s not found on PATH: the wheels are locked for it. Load a module that has it, or "
                                  "lock the requirements for another version and set 'python_version'", self.host_python)
+        self.log.info("Python of the environment: %s", path)
 
     def build_step(self):
-        """Wheels are built."""
+        """Build nothing: wheels are built."""
 
     def install_step(self):
         """Make the environment, and links to its commands; loading the module does not replace the user's Python."""
         make_environment(self.host_python, self.environment, self.wheels)
-        make_base(self.host_python, self.environment)
         mkdir(os.path.join(self.installdir, 'bin'))
         for path in glob.glob(os.path.join(glob.escape(self.environment), 'bin', '*')):
             name = os.path.basename(path)
-            if not (PYTHON.fullmatch(name) or re.fullmatch('pip[0-9.]*', name)):
-                os.symlink(os.path.join(os.pardir, 'venv', 'bin', name), os.path.join(self.installdir, 'bin', name))
+            if not PYTHON.fullmatch(name):
+                symlink(os.path.join(os.pardir, 'venv', 'bin', name), os.path.join(self.installdir, 'bin', name),
+                        use_abspath_source=False)
 
     def sanity_check_step(self, **kwargs):
         """Check that the packages fit together."""
@@ -136,71 +136,205 @@ class LockedVenv(EasyBlock):
         super().sanity_check_step(**{'custom_paths': paths, 'custom_commands': commands, **kwargs})
 
 
-def read_lock(path):
-    """The pins of a lock, as matches of PIN; EasyBuildError for anything but pins, comments and blank lines."""
+def find_lock(sources, easyconfig):
+    """The source (EasyBuild's record) that is a lock; None without one."""
+    locks = [source for source in sources if source['name'].endswith(('.txt', '.toml'))]
+    if len(locks) > 1:
+        raise EasyBuildError("%s names several locks in 'sources', at most one is expected: %s", easyconfig,
+                             ', '.join(source['name'] for source in locks))
+    return next(iter(locks), None)
+
+
+def wheel_directories(name):
+    """Directories on EasyBuild's source path with wheels for software of this name; downloads go to the first."""
+    directories = []
+    for path in source_paths():
+        directory = os.path.join(path, letter_dir_for(name), name)
+        directories += [os.path.join(directory, 'wheels'), directory]
+    return directories
+
+
+def read_lock(path, python_version):
+    """Pins of a lock that apply to a Python (<major>.<minor>) on this machine."""
+    pins = read_pylock(path, python_version) if path.endswith('.toml') else read_pins(path)
+    _log.info("%s has %d packages for Python %s", path, len(pins), python_version)
+    return pins
+
+
+def read_pins(path):
+    """Pins of a lock for pip; EasyBuildError for anything but pins, comments and blank lines."""
     with open(path, encoding='utf-8-sig', errors='replace') as file:
         content = re.sub(r'(^|[ \t])#.*', '', file.read(), flags=re.MULTILINE)
-    lines = [' '.join(line.split()) for line in content.replace('\\\n', ' ').split('\n')]
-    for line in filter(None, lines):
-        if not PIN.fullmatch(line):
+    pins = []
+    for line in content.replace('\\\n', ' ').split('\n'):
+        words = line.split()
+        found = PIN.fullmatch(' '.join(words))
+        if found:
+            pins.append(Pin(found['name'], found['version'], re.findall('[0-9a-f]{64}', found['hashes'])))
+        elif words:
             raise EasyBuildError("%s: `%s` is not one exact version with SHA-256 hashes. A lock has only lines "
-                                 "`name==version --hash=sha256:<hash>`; `pip hash <wheel>` prints the hash", path, line)
-    return [PIN.fullmatch(line) for line in lines if line]
+                                 "`name==version --hash=sha256:<hash>`; `pip hash <wheel>` prints the hash", path,
+                                 ' '.join(words))
+    return pins
+
+
+def read_pylock(path, python_version):
+    """Pins of the entries of a pylock.toml that apply; its URLs are those of whoever locked, and are ignored."""
+    content = load_toml(path)
+    if not str(content.get('lock-version')).startswith('1.'):
+        raise EasyBuildError("%s has lock-version %s, expected 1.0. Lock again", path, content.get('lock-version'))
+    releases = python_releases(python_version)
+    groups = set(content.get('default-groups', []))
+    markers = content.get('environments', [])
+    if markers and not any(applies(marker, releases, groups, path) for marker in markers):
+        raise EasyBuildError("%s is not for Python %s on this machine, but for: %s. Lock again", path, python_version,
+                             ' or '.join(markers))
+    pins = {}
+    for entry in content.get('packages', []):
+        marker = entry.get('marker')
+        if marker and not applies(marker, releases, groups, path):
+            continue
+        if entry['name'] in pins:
+            raise EasyBuildError("%s has two entries of %s for Python %s. Lock again", path, entry['name'],
+                                 python_version)
+        pins[entry['name']] = pin_of(entry, path)
+    return list(pins.values())
+
+
+def load_toml(path):
+    """Content of a TOML file, with EasyBuild's own reader."""
+    try:
+        from easybuild.tools import tomllib
+    except ImportError as error:
+        raise EasyBuildError("%s: this EasyBuild does not read TOML. Use 5.4.1 or newer, or a lock of pip's pins, "
+                             "`name==version --hash=sha256:<hash>`", path) from error
+    try:
+        return tomllib.loads(read_file(path))
+    except ValueError as error:
+        raise EasyBuildError("%s is not valid TOML: %s. Lock again", path, error) from error
+
+
+def python_releases(python_version):
+    """Release of the host's Python of this version; if it has none, the first and the last that can be."""
+    command = 'python%s' % python_version
+    if which(command):
+        code = 'import platform; print(platform.python_version())'
+        result = run([command, '-I', '-c', code], split_stderr=True, fail_on_error=False)
+        if result.exit_code == 0:  # not the one of pyenv for a version that it does not have
+            return [result.output.strip()]
+    return ['%s.0' % python_version, '%s.99' % python_version]
+
+
+def applies(marker, releases, groups, path):
+    """
+    Whether a marker (PEP 508) applies to releases of Python on this machine.
+
+    :param groups: dependency groups that are installed
+    :param path: the lock
+    """
+    # packaging, without which there is no pip: EasyBuild itself does not need it
+    from pip._vendor.packaging.markers import Marker
+    results = set()
+    for release in releases:
+        environment = {'python_version': '.'.join(release.split('.')[:2]), 'python_full_version': release, 'extra': '',
+                       'extras': set(), 'dependency_groups': groups}
+        try:
+            results.add(Marker(marker).evaluate(environment))
+        except ValueError as error:
+            raise EasyBuildError("%s: pip of EasyBuild's Python cannot evaluate the marker `%s`: %s. Upgrade it, or "
+                                 "lock without extras and groups", path, marker, error) from error
+    if len(results) > 1:
+        raise EasyBuildError("%s: `%s` depends on Python's release. Load a module of that Python first", path, marker)
+    return results.pop()
+
+
+def pin_of(entry, path):
+    """Pin of an entry of pylock.toml."""
+    hashes = []
+    for wheel in entry.get('wheels', []):
+        name = wheel.get('name') or unquote(os.path.basename(wheel.get('url') or wheel.get('path')))
+        if not name.endswith('.whl') or 'sha256' not in wheel['hashes']:
+            raise EasyBuildError("%s: %s is not a wheel with a SHA-256. Lock again", path, name)
+        hashes.append(wheel['hashes']['sha256'])
+    if not (hashes and 'version' in entry):
+        raise EasyBuildError("%s: %s has no wheel, or no version: only wheels are installed. Build one, and lock it "
+                             "instead of sources and directories", path, entry['name'])
+    return Pin(entry['name'], entry['version'], hashes)
 
 
 def fetch_wheels(lock, directories, python_version, index=None):
     """
     Download the wheels that a lock names and verify their hashes, unless they are on the source path; return them.
 
-    :param lock: path of the requirements lock
+    :param lock: path of the lock
     :param directories: where wheels may be; downloads go to the first
     :param python_version: Python (<major>.<minor>) that the wheels must fit
     :param index: package index to try after those of pip's configuration
     """
-    pins, directory, name = read_lock(lock), directories[0], os.path.basename(lock)
-    hashed, unhashed = ([pin for pin in pins if bool(pin['hashes']) == has] for has in (True, False))
-    private = os.path.join(tempfile.mkdtemp(), name)
-
-    def download(pins, origins):
-        """Run `pip download`, with the options of one origin after the other until it succeeds; pip compares hashes."""
-        write_file(private, ''.join(pin[0] + '\n' for pin in pins))
-        for origin, options in origins:
-            print_msg("wheels of %s: trying %s..." % (name, origin))
-            result = run([sys.executable, '-m', 'pip', 'download', '--no-deps', '--only-binary=:all:', '--dest',
-                          directory, '--python-version', python_version, '-r', private, *options],
-                         {**FOREIGN, **(ALONE if '--index-url' in options else {})}, fail_on_error=False)
-            if result.exit_code == 0:
-                return
-        errors = re.findall(r"^ERROR: .*|^    +\S.*|connection broken by '.*", result.output, re.MULTILINE)
-        reason = ' '.join((' '.join(dict.fromkeys(errors)) or result.output[-200:]).split())
-        raise EasyBuildError("%s: no wheels for Python %s: %s. Correct the lock or 'wheel_index', or put the wheels "
-                             "into %s", lock, python_version, reason, directory)
-
-    mkdir(directory, parents=True)
+    pins = read_lock(lock, python_version)
+    hashed = [pin for pin in pins if pin.hashes]
+    unhashed = [pin for pin in pins if not pin.hashes]
+    name = os.path.splitext(os.path.basename(lock))[0] + '.txt'
+    task = Download(lock, python_version, directories[0], os.path.join(tempfile.mkdtemp(), name))
+    mkdir(task.directory, parents=True)
     # without the user's configuration, which may have other wheels
-    present = ("those fetched before", ['--isolated', '--no-index', *find_links(directories)])
+    present = Origin("those fetched before", ['--isolated', '--no-index', *find_links(directories)], {})
     if unhashed:
-        names = ', '.join(pin[0] for pin in unhashed)
+        names = ', '.join(map(requirement, unhashed))
         verify_checksum(names, None)  # an error with --enforce-checksums
         print_warning("%s has no hash of %s: not verified", name, names)
         # only from that index: another one may have a different file of the same name and version
-        download(unhashed, [present, *([(index, ['--index-url', index])] if index else [])])
+        of_recipe = Origin(index, ['--index-url', index], ALONE)
+        download(task, unhashed, [present, of_recipe])
     if hashed:
         # not the destination: pip looks there anyway, and fails on a wheel with another hash if it is also named here
         others = find_links(directories[1:])
-        download(hashed, [present, ("pip's own configuration", others),
-                          *([(index, [*others, '--extra-index-url', index])] if index else [])])
+        of_user = Origin("pip's own configuration", others, {})
+        of_recipe = Origin(index, [*others, '--extra-index-url', index], {})
+        download(task, hashed, [present, of_user, of_recipe])
     # pip compares again when it installs: this private copy has the hash of each wheel
-    lines = [pin[0] for pin in hashed]
-    for pin in unhashed:
-        file = re.compile('%s-%s-.*whl' % (re.sub('[-_.]+', '[-_.]+', pin['name']), re.escape(pin['version'])), re.I)
-        lines.append(' --hash=sha256:'.join([pin[0]] + [compute_checksum(os.path.join(directory, wheel))
-                                                        for wheel in filter(file.fullmatch, os.listdir(directory))]))
-    write_file(private, '\n'.join(lines) + '\n')
-    return Wheels(private, directory)
+    fetched = [pin._replace(hashes=fetched_hashes(pin, task.directory)) for pin in unhashed]
+    write_requirements(task.requirements, hashed + fetched)
+    return Wheels(task.requirements, task.directory)
+
+
+def download(task, pins, origins):
+    """Run `pip download` for pins with one origin after the other until it succeeds; pip compares hashes."""
+    write_requirements(task.requirements, pins)
+    for origin in origins:
+        if not origin.name:  # the recipe has no index
+            continue
+        print_msg("wheels of %s: trying %s..." % (os.path.basename(task.lock), origin.name))
+        result = run([sys.executable, '-m', 'pip', 'download', '--no-deps', '--only-binary=:all:', '--dest',
+                      task.directory, '--python-version', str(task.python_version), '-r', task.requirements,
+                      *origin.options], {**FOREIGN, **origin.variables}, fail_on_error=False)
+        if result.exit_code == 0:
+            return
+    errors = re.findall(r"^ERROR: .*|^    +\S.*|connection broken by '.*", result.output, re.MULTILINE)
+    reason = ' '.join(dict.fromkeys(errors)) or result.output[-200:]
+    raise EasyBuildError("%s: no wheels for Python %s: %s. Correct the lock or 'wheel_index', or put the wheels into "
+                         "%s", task.lock, task.python_version, ' '.join(reason.split()), task.directory)
+
+
+def requirement(pin):
+    """The line of a requirements file for a pin."""
+    return ' --hash=sha256:'.join(['%s==%s' % (pin.name, pin.version), *pin.hashes])
+
+
+def write_requirements(path, pins):
+    """Write a requirements file for pip, which compares the hashes."""
+    write_file(path, ''.join(requirement(pin) + '\n' for pin in pins))
+
+
+def fetched_hashes(pin, directory):
+    """SHA-256 of the wheels of a pin in a directory."""
+    name = re.sub('[-_.]+', '[-_.]+', pin.name)
+    file = re.compile('%s-%s-.*whl' % (name, re.escape(pin.version)), re.IGNORECASE)
+    return [compute_checksum(os.path.join(directory, wheel)) for wheel in filter(file.fullmatch, os.listdir(directory))]
 
 
 def find_links(directories):
+    """Options of pip to find wheels in directories."""
     return [option for path in directories for option in ('--find-links', path)]
 
 
@@ -215,63 +349,7 @@ def run(words, variables=None, **options):
 def make_environment(python, directory, wheels, compiles=True):
     """Make a virtual environment and install locked Wheels into it; `compiles`: whether pip writes bytecode."""
     run([python, '-m', 'venv', directory])
+    options = [] if compiles else ['--no-compile']
     # without the user's pip configuration; a package that the venv was seeded with is replaced, not overwritten
     run([os.path.join(directory, 'bin', 'pip'), '--isolated', 'install', '--quiet', '--no-index', '--find-links',
-         wheels.directory, '--require-hashes', '--no-deps', *([] if compiles else ['--no-compile']),
-         '-r', wheels.requirements], OFFLINE)
-
-
-def facts(python):
-    """FACTS of a Python, as a dictionary; None in a dry run."""
-    output = run([python, '-I', '-c', FACTS], split_stderr=True).output
-    return json.loads(output) if output else None
-
-
-def make_base(python, directory):
-    """
-    Turn a virtual environment into a Python of its own; EasyBuildError if that lacks modules of the host's.
-
-    An interpreter that loads libpython gets links to the standard library: an update of the host's Python replaces both
-    together. Any other is copied with its standard library, and keeps its release.
-
-    :param python: command of the Python that the environment was made with
-    """
-    host = facts(python)
-    if host is None:
-        return
-    version, commands = os.path.basename(host['paths']['stdlib']), os.path.join(directory, 'bin')
-    library = os.path.join(directory, 'lib', version)
-    packages = os.path.join(library, 'site-packages')
-    os.remove(os.path.join(directory, 'pyvenv.cfg'))
-    for name in filter(PYTHON.fullmatch, os.listdir(commands)):
-        os.remove(os.path.join(commands, name))
-    write_file(os.path.join(commands, 'activate'), ACTIVATE % {'bin': commands})
-    shutil.copy2(host['executable'], os.path.join(commands, version))
-    for name in ('python', 'python3'):
-        os.symlink(version, os.path.join(commands, name))
-    for name in set(os.listdir(host['paths']['stdlib'])) - NOT_COPIED:
-        path = os.path.join(host['paths']['stdlib'], name)
-        if host['is_shared'] or name.startswith('config-'):
-            os.symlink(path, os.path.join(library, name))
-        elif os.path.isdir(path):
-            shutil.copytree(path, os.path.join(library, name), ignore_dangling_symlinks=True,
-                            ignore=shutil.ignore_patterns('test', 'tests'))
-        else:
-            shutil.copy2(path, library)
-    if host['prefix'] != '/usr':  # conda's interpreter looks for libraries beside itself ($ORIGIN/../lib)
-        for path in glob.glob(os.path.join(glob.escape(host['prefix']), 'lib', '*.so*')):
-            os.symlink(path, os.path.join(directory, 'lib', os.path.basename(path)))
-    paths = facts(os.path.join(commands, version))['paths']
-    if os.path.isdir(paths['include']):
-        os.rmdir(paths['include'])  # empty: since Python 3.11, `python -m venv` makes it
-    # distributions have other directories for the packages of a base (Debian: local/lib/python3.11/dist-packages)
-    for kind, own in (('include', None), ('purelib', packages), ('platlib', packages), ('scripts', commands)):
-        path = paths[kind]
-        if not os.path.lexists(path):
-            mkdir(os.path.dirname(path), parents=True)
-            os.symlink(os.path.relpath(own, os.path.dirname(path)) if own else host['paths'][kind], path)
-    base = facts(os.path.join(commands, version))
-    missing = sorted(set(host['modules']) - set(base['modules']))
-    if missing or os.path.realpath(packages) not in map(os.path.realpath, base['search']):
-        raise EasyBuildError("%s does not work as a copy in %s: %s. Load a module of another Python",
-                             host['executable'], directory, ', '.join(missing) or "it does not search site-packages")
+         wheels.directory, '--require-hashes', '--no-deps', *options, '-r', wheels.requirements], OFFLINE)

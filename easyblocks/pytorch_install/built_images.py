@@ -15,16 +15,15 @@ from easybuild.easyblocks.generic.containerimage import (
     Definition,
     Image,
     last_line,
-    pinned,
     run_command,
     runtime_variables,
+    split_pinned,
 )
-from easybuild.easyblocks.generic.lockedvenv import PIN, read_lock
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.filetools import compute_checksum, mkdir, read_file, remove_file, which, write_file
+from easybuild.tools.filetools import compute_checksum, copy_file, mkdir, read_file, remove_file, which, write_file
 
 from pytorch_install.images import RECORD
-from pytorch_install.programs.hold_packages import HOOK, LINE, OF_IMAGE, canonical_name
+from pytorch_install.programs.hold_packages import HOOK, LINE, OF_IMAGE
 from pytorch_install.runtime import in_image, read_json
 
 # Code for the image's Python: each Python that sees its torch keeps it when users install packages.
@@ -44,39 +43,43 @@ PIP = {'PIP_CONFIG_FILE': os.devnull, 'PIP_NO_INDEX': '1', 'PIP_BREAK_SYSTEM_PAC
 FOREIGN = runtime_variables(BIND=None, BINDPATH=None, OVERLAY=None, OVERLAYIMAGE=None)
 
 # An installed container module, on whose image another one is built: its name, the path of its image, the content of
-# its image.json, and versions that packages on top must not replace, by canonical names.
-Base = collections.namedtuple('Base', 'module image record kept')
+# its image.json, and the path of constraints.txt with versions that packages on top must not replace.
+Base = collections.namedtuple('Base', 'module image record constraints')
 
 
 def inside(variables):
-    """Variables of the host with which the runtime sets variables in an image."""
-    return {prefix + name: value for name, value in variables.items()
-            for prefix in ('APPTAINERENV_', 'SINGULARITYENV_')}
+    """Variables of the host with which the runtime sets variables in an image, without those of FOREIGN."""
+    of_host = dict(FOREIGN)
+    for name, value in variables.items():
+        of_host['APPTAINERENV_' + name] = value
+        of_host['SINGULARITYENV_' + name] = value
+    return of_host
 
 
 class BuiltImage(Image):
     """
-    An image that is made here.
+    An image that is made here, with the locked wheels and the source packages of its easyblock.
 
-    wheels: locked wheels that it is built with
     base: the installed module whose image is the base, once EasyBuild has loaded it
-    packages: packages to build, as SourcePackage, each with the directory of its unpacked sdist
-    parallel: number of parallel compilers
     """
 
     INGREDIENTS = ('base_image', 'debian_release', 'debian_packages', 'source_packages', 'mksquashfs_args')
-    wheels = base = parallel = None
-    packages = patches = ()
+    base = None
 
     @property
     def identity(self):
         """Sources, parameters, layout and base."""
-        values = {name: self.recipe[name] for name in self.INGREDIENTS}
-        parts = ['%s=%s' % (source['name'], source.get('sha256')) for source in [*self.sources, *self.patches]]
-        parts += ['%s=%s' % (name, list(value) if isinstance(value, tuple) else value)
-                  for name, value in values.items() if value]
-        base = ' base=%s' % self.base.record['sha256'] if self.base else ''
-        return '%s layout=%s%s' % (' '.join(parts), hashlib.sha256(LAYOUT.encode()).hexdigest()[:8], base)
+        parts = []
+        for source in [*self.block.records, *self.block.patches]:
+            parts.append('%s=%s' % (source['name'], source.get('sha256')))
+        for name in self.INGREDIENTS:
+            value = self.recipe[name]
+            if value:
+                parts.append('%s=%s' % (name, list(value) if isinstance(value, tuple) else value))
+        parts.append('layout=' + hashlib.sha256(LAYOUT.encode()).hexdigest()[:8])
+        if self.base:
+            parts.append('base=' + self.base.record['sha256'])
+        return ' '.join(parts)
 
     @property
     def directory(self):
@@ -84,60 +87,72 @@ class BuiltImage(Image):
         return os.path.join(self.builddir, 'image')
 
     def run(self, words, variables=FOREIGN, **options):
+        """Run a command in the build directory."""
         return run_command(words, variables, work_dir=self.builddir, **options)
+
+    def run_pip(self, words, *options, **settings):
+        """Run a command of the unpacked image's pip, without a network; `options` are those of the runtime's `exec`."""
+        command = self.in_directory('--no-home', *options)
+        return self.run([*command, 'python3', '-s', '-m', 'pip', *words], inside(PIP), fail_on_error=False, **settings)
 
     def in_directory(self, *options):
         """Command that runs another one in the unpacked image, with options of the runtime's `exec`."""
         return in_image(self.runtime, self.directory, self.recipe['conda_activation'], '--cleanenv', *options)
 
     def repack(self, image, wheels=None):
-        """Make `file` of an image: with wheels, packages, and the layout of all images that are built here."""
+        """Make `file` of an image: with wheels, source packages, and the layout of all images that are built here."""
         self.run([self.runtime, 'build', '--sandbox', self.directory, image])
         # the owner may change all of it, as root may
         run_command(['chmod', '-R', 'u+rwX', self.directory], hidden=True)
-        broken = self.broken_requirements()
+        broken_before = self.broken_requirements()
         if wheels:
-            self.install_wheels(wheels.directory, wheels.requirements, '--require-hashes')
-        for package, sources in self.packages:
-            self.build_package(package, sources, os.path.join(self.builddir, 'wheels'))
-        broken = self.broken_requirements() - broken
+            self.install_wheels(wheels.directory, wheels.requirements, '--require-hashes', *self.constraints(wheels))
+        for package in self.block.source_packages:
+            self.build_package(package, self.block.unpacked(package)['finalpath'])
+        broken = self.broken_requirements() - broken_before
         if broken:
             raise EasyBuildError("The packages of %s do not fit together: %s. Correct the lock", self.reference,
                                  '; '.join(sorted(broken)))
         self.run([*self.in_directory('--no-home', '--writable'), 'sh', '-s'], stdin=LAYOUT, hidden=True)
         remove_file(self.file)
-        self.run([self.runtime, 'build', self.file, self.directory],
-                 {**FOREIGN, **runtime_variables(MKSQUASHFS_ARGS=self.recipe['mksquashfs_args'])})
+        packing = runtime_variables(MKSQUASHFS_ARGS=self.recipe['mksquashfs_args'])
+        self.run([self.runtime, 'build', self.file, self.directory], {**FOREIGN, **packing})
         run_command(['rm', '-rf', self.directory], hidden=True)  # several times the image's space
+
+    def constraints(self, wheels):
+        """Options of pip with which wheels do not replace what the base keeps."""
+        if not (self.base and os.path.exists(self.base.constraints)):
+            return []
+        copy_file(self.base.constraints, os.path.dirname(wheels.requirements))
+        return ['--constraint', '/media/' + os.path.basename(self.base.constraints)]
 
     def install_wheels(self, wheels, requirements, *words):
         """Install packages from a directory of wheels with the image's pip; `words` are options of pip."""
         # /mnt and /media exist in every Linux image, and are empty: a writable image has no other place for binds
         binds = '%s:/mnt,%s:/media' % (wheels, os.path.dirname(requirements))
-        result = self.run([*self.in_directory('--no-home', '--writable', '--bind', binds), 'python3', '-s', '-m', 'pip',
-                           'install', '--quiet', '--no-deps', '--find-links', '/mnt', *words,
-                           '-r', '/media/' + os.path.basename(requirements)],
-                          {**FOREIGN, **inside(PIP)}, fail_on_error=False)
+        name = os.path.basename(requirements)
+        result = self.run_pip(['install', '--quiet', '--no-deps', '--find-links', '/mnt', *words,
+                               '-r', '/media/' + name], '--writable', '--bind', binds)
         if result.exit_code != 0:
-            raise EasyBuildError("The image's pip could not install %s: %s. The full output is in EasyBuild's log",
-                                 os.path.basename(requirements), last_line(result.output))
+            raise EasyBuildError("The image's pip could not install %s: %s. Correct the lock; the base keeps the "
+                                 "versions of its constraints.txt", name, ' '.join(result.output.split())[-500:])
 
-    def build_package(self, package, sources, wheels):
+    def build_package(self, package, sources):
         """Build a package against the image's torch, and install it."""
+        wheels = os.path.join(self.builddir, 'wheels')
         mkdir(wheels, parents=True)
         # root unpacks an sdist with the owners in it, and in the image it may lack the capability to write there
         run_command(['chown', '-R', str(os.getuid()), sources], hidden=True)
         # the build directory is its home, and the image is read-only
         package.build(sources, [*self.in_directory('--home', self.builddir), 'python3'], wheels,
-                      {**FOREIGN, **inside(package.variables_of_build(self.parallel))})
+                      inside(package.variables_of_build(self.recipe.parallel)))
         requirements = os.path.join(self.builddir, package.name, 'requirements.txt')
         write_file(requirements, package.requirement + '\n')
         self.install_wheels(wheels, requirements, '--ignore-installed')
 
     def broken_requirements(self):
         """Lines of `pip check`: requirements of packages that are missing, or have another version."""
-        result = self.run([*self.in_directory('--no-home'), 'python3', '-s', '-m', 'pip', 'check'],
-                          {**FOREIGN, **inside(PIP)}, fail_on_error=False, hidden=True, split_stderr=True)
+        result = self.run_pip(['check'], hidden=True, split_stderr=True)
         return set() if result.exit_code == 0 else set(result.output.splitlines())
 
 
@@ -150,31 +165,37 @@ class DefinitionFile(BuiltImage, Definition):
 
     def build(self):
         """Build on the base, with the locked wheels as binds; then the packages that the image has compilers for."""
-        options, release = [], self.recipe['debian_release']
+        base = None
+        options = []
+        wheels = self.block.wheels
         if self.base:
             verify_base(self.base)
-            options += ['--build-arg', 'BASE=' + self.base.image]
-        elif release:
-            options += ['--build-arg', 'BASE=' + debian_base(release, self.recipe['debian_packages'], self.builddir)]
-        if self.wheels:
-            directory, requirements = os.path.split(self.wheels.requirements)
+            base = self.base.image
+        elif self.recipe['debian_release']:
+            base = debian_base(self.recipe['debian_release'], self.recipe['debian_packages'], self.builddir)
+        if base:
+            options += ['--build-arg', 'BASE=' + base]
+        if wheels:
+            directory, requirements = os.path.split(wheels.requirements)
             options += ['--build-arg', 'REQUIREMENTS=' + requirements,
-                        '--bind', '%s:/mnt,%s:/media' % (self.wheels.directory, directory)]
+                        '--bind', '%s:/mnt,%s:/media' % (wheels.directory, directory)]
         super().build(*options)
-        if self.packages:
+        if self.block.source_packages:
             self.repack(self.file)
 
 
 class Cotainr(BuiltImage):
     """A conda environment file, put on top of `base_image`."""
 
-    def __init__(self, recipe, *args):
-        super().__init__(recipe, *args)
-        if not recipe['base_image']:
+    def __init__(self, block):
+        """Check the base image."""
+        super().__init__(block)
+        base = self.recipe['base_image']
+        if not base:
             raise EasyBuildError("%s has a conda environment file in 'sources', which needs 'base_image'. Set it",
-                                 os.path.basename(recipe.path))
-        if '://' in recipe['base_image']:
-            pinned(recipe['base_image'])
+                                 os.path.basename(self.recipe.path))
+        if '://' in base:
+            split_pinned(base)
 
     @property
     def reference(self):
@@ -185,11 +206,14 @@ class Cotainr(BuiltImage):
         """Let cotainr build, then pack with the layout of all images that are built here."""
         if not which('cotainr'):
             raise EasyBuildError("cotainr not found on PATH: it builds the image. Load its module or install it")
-        base = next((source['path'] for source in self.sources if source['name'] == self.recipe['base_image']), None)
-        base = base or 'docker://%s@%s' % pinned(self.recipe['base_image'])
+        name = self.recipe['base_image']
+        if '://' in name:
+            base = 'docker://%s@%s' % split_pinned(name)
+        else:
+            base = next(record['path'] for record in self.block.records if record['name'] == name)
         result = run_command(['cotainr', 'build', self.file, '--base-image=' + base,
                               '--conda-env=' + self.source('.yml')['path'], '--accept-licenses'],
-                             variables=runtime_variables(MKSQUASHFS_ARGS=self.recipe['mksquashfs_args']),
+                             runtime_variables(MKSQUASHFS_ARGS=self.recipe['mksquashfs_args']),
                              work_dir=self.builddir, fail_on_error=False, stream_output=True)
         if result.exit_code != 0:
             raise EasyBuildError("cotainr could not build the image: %s. It needs a network and `singularity` on PATH; "
@@ -206,41 +230,51 @@ class PackagesOnTop(BuiltImage):
         return '%s on %s' % (super().reference, base_dependency(self.recipe))
 
     def fetch(self):
-        """Check the recipe, and compare its lock with the base once EasyBuild has loaded that."""
-        lock = self.source('.txt')
-        if not (lock or self.recipe['source_packages']):
-            raise EasyBuildError("%s names %s as base, but no requirements lock (*.txt) in 'sources'. Add the lock of "
-                                 "the packages to install on top", self.recipe.path, base_dependency(self.recipe))
-        if self.base and lock:
-            check_lock(self.base, lock['path'])
+        """Check the recipe."""
+        if not (self.block.lock or self.recipe['source_packages']):
+            raise EasyBuildError("%s names %s as base, but no lock in 'sources'. Add the lock of the packages to "
+                                 "install on top", self.recipe.path, base_dependency(self.recipe))
 
     def build(self):
+        """Copy the base's image, and install into the copy."""
         verify_base(self.base)
-        self.repack(self.base.image, self.wheels)
+        self.repack(self.base.image, self.block.wheels)
 
 
 def debian_base(release, packages, directory):
     """Install a Debian release with some packages into a directory below `directory`; return its path."""
     if not which('mmdebstrap'):
         raise EasyBuildError("mmdebstrap not found on PATH: it makes the base image. Install that package")
-    base, archive = os.path.join(directory, 'base'), os.path.join(directory, 'base.tar')
+    base = os.path.join(directory, 'base')
+    archive = os.path.join(directory, 'base.tar')
     arguments = ['--variant=minbase', '--include=' + ','.join(packages), release, archive]
-    # this host's own archives of the release, if it has it; not those of other releases or publishers
-    result = run_command(['apt-get', 'indextargets', '--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)',
-                          'Created-By: Packages'], fail_on_error=False, hidden=True) if which('apt-get') else None
-    targets = [line.split() for line in result.output.splitlines()] if result and result.exit_code == 0 else []
-    suites = [release, release + '-updates', release + '-security']
-    archives = ['deb %s\n' % ' '.join(target) for target in targets
-                if len(target) == 3 and target[1] in suites and target[2] == 'main']
-    if archives:
+    lines = archives_of_host(release)
+    if lines:
         arguments.append(os.path.join(directory, 'sources.list'))
-        write_file(arguments[-1], ''.join(archives))
+        write_file(arguments[-1], ''.join(lines))
     # for an ordinary user, mmdebstrap runs under subordinate ids, which cannot enter EasyBuild's private TMPDIR
     run_command(['mmdebstrap', *arguments], {'TMPDIR': None}, work_dir=directory)
     mkdir(base)
     # owned by this user, without device files, which an ordinary user cannot make
     run_command(['tar', '--extract', '--no-same-owner', '--exclude', './dev/*', '--file', archive, '--directory', base])
     return base
+
+
+def archives_of_host(release):
+    """Lines of sources.list with this host's own archives of a Debian release, not of other releases or publishers."""
+    if not which('apt-get'):
+        return []
+    result = run_command(['apt-get', 'indextargets', '--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)',
+                          'Created-By: Packages'], fail_on_error=False, hidden=True)
+    if result.exit_code != 0:
+        return []
+    suites = (release, release + '-updates', release + '-security')
+    lines = []
+    for line in result.output.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[1] in suites and words[2] == 'main':
+            lines.append('deb %s\n' % line)
+    return lines
 
 
 def base_dependency(easyconfig):
@@ -261,25 +295,14 @@ def read_base(module, directory, image):
     if not (image and 'python_version' in record):
         raise EasyBuildError("%s cannot be the base of an image: it has no image with a record (%s). Name a container "
                              "module of EB_PyTorchContainer", module, path)
-    constraints = os.path.join(directory, 'constraints.txt')
-    lines = read_file(constraints).splitlines() if os.path.exists(constraints) else []
-    pins = [PIN.fullmatch(line.strip()) for line in lines]
-    return Base(module, image, record, {canonical_name(pin['name']): pin['version'] for pin in pins if pin})
+    return Base(module, image, record, os.path.join(directory, 'constraints.txt'))
 
 
 def verify_base(base):
     """Stop unless the base's image is as it was installed."""
-    found, expected = compute_checksum(base.image), base.record['sha256']
+    found = compute_checksum(base.image)
+    expected = base.record['sha256']
     if found != expected:
         raise EasyBuildError("%s, the image of %s, has changed since its installation: it has SHA-256 %s, expected %s. "
                              "Install it again with `eb --rebuild %s`",
                              base.image, base.module, found, expected, base.record['easyconfig'])
-
-
-def check_lock(base, lock):
-    """Stop if a lock would replace packages that the base keeps; pip refuses wheels for another Python."""
-    for pin in read_lock(lock):
-        kept = base.kept.get(canonical_name(pin['name']), pin['version'])
-        if kept != pin['version']:
-            raise EasyBuildError("%s: %s==%s conflicts with the base: %s keeps version %s. Remove the line, or lock "
-                                 "this version", lock, pin['name'], pin['version'], base.module, kept)

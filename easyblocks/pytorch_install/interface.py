@@ -21,14 +21,6 @@ RECORDED = 'module.bash'
 CONNECTION_FILES = ['PIP_CERT', 'PIP_CLIENT_CERT', 'PIP_CONFIG_FILE', 'SSL_CERT_FILE', 'REQUESTS_CA_BUNDLE',
                     'CURL_CA_BUNDLE', 'GIT_SSL_CAINFO', 'AWS_CA_BUNDLE']
 
-# Variables that name a directory of the host for temporary files and caches, which programs in the image write to.
-CACHES = ['TMPDIR', 'XDG_CACHE_HOME', 'PIP_CACHE_DIR', 'UV_CACHE_DIR', 'HF_HOME', 'HF_HUB_CACHE', 'HF_DATASETS_CACHE',
-          'TORCH_HOME', 'TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR', 'MIOPEN_USER_DB_PATH', 'CUDA_CACHE_PATH',
-          'MPLCONFIGDIR', 'WANDB_DIR', 'WANDB_CACHE_DIR', 'NLTK_DATA', 'RAY_TMPDIR']
-
-# Top-level directories that an image has itself.
-OF_IMAGES = 'bin boot dev etc lib lib32 lib64 libx32 opt proc root run sbin sys tmp usr var'
-
 # Characters with a meaning in quotation marks; Tcl also counts braces of the block around them.
 SPECIAL = {'Lua': r'[\\"]', 'Tcl': r'[\\"$\[\]{}]'}
 
@@ -39,7 +31,7 @@ def usage(module, launch, notes, gpu=None, wheel_index=None):
     """Text of the help's section on usage, with the three lines that a user copies to launch."""
     run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % launch
     if wheel_index:
-        notes = *notes, '`pip install --extra-index-url %s torchvision` installs one for this torch' % wheel_index
+        notes = [*notes, '`pip install --extra-index-url %s torchvision` installs one for this torch' % wheel_index]
     return '\n'.join([
         'module load ' + module,
         run + 'train.py',
@@ -64,23 +56,64 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     txt = ''.join(installed(generator, variable, path) for variable, path in directories.items())
     # the user's shell expands a $NAME in it
     txt += pushenv(generator, activation)
-    # of an image of others, and of an earlier installation (with --module-only): in the others, Python changes pip
-    is_hooked = os.path.exists(os.path.join(installdir, HELD, 'hooked'))
-    held = {name: path for name, path in {'PIP_CONSTRAINT': 'constraints.txt', 'PIP_FIND_LINKS': HELD}.items()
-            if not is_hooked and os.path.exists(os.path.join(installdir, path))}
-    txt += template(generator, 'packages', {'variables': list(held), 'paths': list(held.values())},
+    lists = pip_lists(installdir)
+    txt += template(generator, 'packages', {'variables': list(lists), 'paths': list(lists.values())},
                     **user_base(name, version, installdir))
-    # the cluster profile compares CUDA or ROCm with what the site's driver supports, and binds directories in an image;
-    # without `none`, it would read that of the module that this one replaces, which Environment Modules keep in env
-    # (module switch)
-    is_late = generator.SYNTAX == 'Tcl' and 'WITH_CONDA_VENV' in activation  # Lmod reads all of it before the profile
-    found = re.search(r'-(cuda|rocm)-(\d+\.\d+)', version)
-    runtime = '%s %s' % ({'cuda': 'CUDA', 'rocm': 'ROCm'}[found[1]], found[2]) if found else 'none -'
-    txt += generator.set_environment('__PYTORCH_RUNTIME', runtime + ' image' * is_late)
+    txt += generator.set_environment('__PYTORCH_RUNTIME', built_for(version))
     txt += template(generator, 'active')
     # last, so that a profile of the site takes precedence
-    txt += generator.append_paths('MODULEPATH', ['modulefiles'])
-    return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)
+    txt += profile_path(generator)
+    return txt + load_profile(generator, 'cluster/' + cluster)
+
+
+def pip_lists(installdir):
+    """
+    Paths in the installation, by the variables of pip that the module adds them to.
+
+    They are for an image of others and an earlier installation; elsewhere Python gives pip its options (users_pip.py).
+    """
+    if os.path.exists(os.path.join(installdir, HELD, 'hooked')):
+        return {}
+    paths = {'PIP_CONSTRAINT': 'constraints.txt', 'PIP_FIND_LINKS': HELD}
+    return {name: path for name, path in paths.items() if os.path.exists(os.path.join(installdir, path))}
+
+
+def built_for(version):
+    """
+    CUDA or ROCm of the module and its version, which the cluster profile compares with the site's driver.
+
+    It is never empty: the profile would read the value of the module that this one replaces.
+    """
+    found = re.search(r'-(cuda|rocm)-(\d+\.\d+)', version)
+    if not found:
+        return 'none -'
+    return '%s %s' % ({'cuda': 'CUDA', 'rocm': 'ROCm'}[found[1]], found[2])
+
+
+def profile_path(generator):
+    """
+    The statement that adds the installation's cluster profile to MODULEPATH.
+
+    `module reload` of Environment Modules unloads all modules and loads them in their order: the profile precedes this
+    module then, and would not be found.
+    """
+    statement = generator.append_paths('MODULEPATH', ['modulefiles'])
+    if generator.SYNTAX == 'Lua':
+        return statement
+    # Lmod has no such command
+    is_other = 'if {[catch {module-info command} command] || $command ne "reload"} {\n    %s}\n'
+    return is_other % statement.lstrip()
+
+
+def load_profile(generator, name):
+    """
+    The statement that loads the cluster profile.
+
+    In Lua not depends_on, EasyBuild's default: for its check, Lmod starts Tcl twice, a quarter of the time of a load.
+    """
+    if generator.SYNTAX == 'Tcl':
+        return generator.load_module(name, recursive_unload=True)
+    return 'if mode() == "unload" or not isloaded("%s") then\n    load("%s")\nend\n' % (name, name)
 
 
 def user_base(name, version, installdir):
@@ -95,22 +128,24 @@ def recorded_variables(installdir, name, version, more):
                  **{part.upper(): os.path.join(installdir, part) for part in PARTS}, **more}
     lines = ["export %s=%s" % (variable, shlex.quote(value)) for variable, value in variables.items()]
     # the same directory as packages.lua
-    lines += ['PYTHONUSERBASE=${HOME:-/}/%(directory)s' % user_base(name, version, installdir),
-              '[ -d "$PYTHONUSERBASE" ] && [ ! -d "$PYTHONUSERBASE-%(identity)s" ] || PYTHONUSERBASE+=-%(identity)s'
-              % user_base(name, version, installdir), 'export PYTHONUSERBASE']
+    directory = '%(directory)s-%(identity)s' % user_base(name, version, installdir)
+    lines += ['[[ ${HOME:-} = /* ]] || die 2 "HOME is not an absolute path: \'${HOME:-}\'. Export HOME"',
+              'export PYTHONUSERBASE=$HOME/' + directory]
     return '\n'.join(lines) + '\n'
 
 
 def image_interface(generator, recipe, image, user_software):
     """The image (a file name), what it sees of the host, and its search path."""
-    flags = ('SINGULARITY_NV', 'APPTAINER_NV') if recipe['gpu'] == 'cuda' else ()
-    lists = {'central_images': recipe['central_images'], 'binds': recipe['binds'], 'connection_files': CONNECTION_FILES,
-             'caches': CACHES}
-    return ''.join(installed(generator, flag, '1', relpath=False) for flag in flags) + template(
-        generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path), of_images=OF_IMAGES,
-        user_software=user_software, **places()) + template(
-            generator, 'commands', {'directories': []}, users='commands',
-            more=':%s.commands' % user_software)  # links that libexec/enter makes
+    txt = ''
+    if recipe['gpu'] == 'cuda':
+        for flag in ('SINGULARITY_NV', 'APPTAINER_NV'):
+            txt += installed(generator, flag, '1', relpath=False)
+    lists = {'central_images': recipe['central_images'], 'binds': recipe['binds'], 'connection_files': CONNECTION_FILES}
+    txt += template(generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path),
+                    user_software=user_software, **places())
+    # links that libexec/enter makes
+    links = ':%s.commands' % user_software
+    return txt + template(generator, 'commands', {'directories': []}, users='commands', more=links)
 
 
 def places():
@@ -126,12 +161,15 @@ def conflicts(generator, names):
 
 def installed(generator, variable, value, relpath=True):
     """The statement that sets a variable, by default to a path in the installation directory; unloading restores it."""
-    return generator.set_environment(variable, {'value': value, 'pushenv': True}, relpath=relpath)
+    statement = generator.set_environment(variable, {'value': value, 'pushenv': True}, relpath=relpath)
+    if generator.SYNTAX == 'Lua':
+        return statement.replace('pushenv', 'set', 1)  # that of values.lua
+    return statement
 
 
 def pushenv(generator, variables):
     """Statements that set variables to any texts; EasyBuild's own do not escape special characters."""
-    statement = {'Lua': 'pushenv("%s", %s)\n', 'Tcl': 'pushenv %s %s\n'}[generator.SYNTAX]
+    statement = {'Lua': 'set("%s", %s)\n', 'Tcl': 'pushenv %s %s\n'}[generator.SYNTAX]
     return ''.join(statement % (variable, quoted(generator, value)) for variable, value in variables.items())
 
 

@@ -7,7 +7,7 @@ import platform
 import re
 
 from easybuild.easyblocks.generic import containerimage
-from easybuild.easyblocks.generic.containerimage import check_parameters, text, texts  # noqa: F401
+from easybuild.easyblocks.generic.containerimage import Parameter, check_parameters, each_matches, matches
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import read_file
 
@@ -18,64 +18,109 @@ NAME = r'[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*'
 TEMPLATE = r'([^$]|\$(\$|[A-Za-z_]|\{[A-Za-z_]\w*\}))*'
 
 
-def is_source_packages(value):
-    """Whether a value is a list of names with texts by the names of environment variables."""
-    return isinstance(value, (list, tuple)) and all(
-        isinstance(package, (list, tuple)) and len(package) == 2 and text(r'[\w.-]+')(package[0])
-        and isinstance(package[1], dict) and texts(r'\w+')([*package[1]]) and texts(TEMPLATE)([*package[1].values()])
-        for package in value)
+# A login in an address: https://user:password@host; not the digest of an image.
+LOGIN = r'://[^/\s@]+@(?!sha256:)'
 
 
-def is_plain(value, nests=False):
-    """Whether a value is a printable text, a boolean or a whole number; or, if it `nests`, a list or table of them."""
-    if nests and isinstance(value, dict):
-        return all(map(text(NAME), value)) and all(map(is_plain, value.values()))
-    if nests and isinstance(value, list):
-        return all(map(is_plain, value))
+def is_list_of_sources(value):
+    """Whether a value is a list of file names, or of EasyBuild's dictionaries with one."""
+    if not isinstance(value, (list, tuple)):
+        return False
+    names = [source.get('filename') if isinstance(source, dict) else source for source in value]
+    return each_matches()(names)
+
+
+def is_source_package(value):
+    """Whether a value is a name with texts by the names of environment variables."""
+    if not (isinstance(value, (list, tuple)) and len(value) == 2):
+        return False
+    name, environment = value
+    if not (matches(r'[\w.-]+')(name) and isinstance(environment, dict)):
+        return False
+    return each_matches(r'\w+')([*environment]) and each_matches(TEMPLATE)([*environment.values()])
+
+
+def is_list_of_source_packages(value):
+    """Whether a value is a list of such packages."""
+    return isinstance(value, (list, tuple)) and all(map(is_source_package, value))
+
+
+def is_plain(value):
+    """Whether a value is a printable text, a boolean or a whole number."""
     return isinstance(value, int) or (isinstance(value, str) and value.isprintable())
+
+
+def is_entry(value):
+    """Whether a value is plain, or a list or a table of plain values."""
+    if isinstance(value, dict):
+        return all(map(matches(NAME), value)) and all(map(is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(is_plain, value))
+    return is_plain(value)
 
 
 def is_edf(value):
     """Whether a value is entries of an environment definition file that the easyblock can write, and does not set."""
-    return isinstance(value, dict) and all(
-        text(NAME)(name) and name.partition('.')[0] not in ('image', 'mounts') and is_plain(item, nests=True)
-        for name, item in value.items())
+    if not (isinstance(value, dict) and all(map(matches(NAME), value))):
+        return False
+    tops = {name.partition('.')[0] for name in value}
+    return not tops & {'image', 'mounts'} and all(map(is_entry, value.values()))
 
 
-# For each parameter its default, a test of other values, and its help.
 EXPECTED = {
-    **containerimage.EXPECTED,
-    'base_image': [None, text(), "the base image of cotainr's environment: a .sif file, or docker:// with digest"],
-    'cluster': ['local', text(r'[\w.+-]+'), "the name of a cluster profile, a module cluster/<name>, that sets fabric "
-                                            "and Slurm policy"],
-    'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'], *containerimage.EXPECTED['commands'][1:]],
-    'conda_activation': ['true', text(), "a text with the command that activates the image's conda environment, unless "
-                                         "the image sets WITH_CONDA"],
+    **containerimage.PARAMETERS,
+    'base_image': Parameter(None, matches(), "the base image of cotainr's environment: a .sif file, or docker:// with "
+                            "digest"),
+    'central_images': Parameter([], each_matches('/.*'), "a list of directories of the site with images, such as "
+                                "['/appl/images']"),
+    'cluster': Parameter('local', matches(r'[\w.+-]+'), "the name of a cluster profile, a module cluster/<name>, that "
+                         "sets fabric and Slurm policy"),
+    'commands': containerimage.PARAMETERS['commands']._replace(
+        default=['python', 'python3', 'pip', 'pip3', 'torchrun']),
+    'conda_activation': Parameter('true', matches(), "a text with the command that activates the image's conda "
+                                  "environment, unless the image sets WITH_CONDA"),
     # NERSC's module has the default's name. Without what Lmod evaluates again when it translates Tcl (tcl2lua.tcl of
     # 8.6: output-path-foo).
-    'conflicts': [['pytorch'], texts(r"""(?!/)[^\s"'$\[\]{}();\\`&|<>#%,]+"""),
-                  "a list of modules that cannot be loaded beside this one, besides other versions"],
-    'debian_packages': [[], texts(r'[a-z0-9][a-z0-9.+-]+'), "a list of Debian packages in that base image"],
-    'debian_release': [None, text('[a-z]+'), "the Debian release of the definition file's base image"],
-    'edf': [{}, is_edf, "a dictionary of entries of the environment definition file but for image and mounts: "
-                        "texts, True or False, numbers, lists or dictionaries of them"],
-    'image': [None, text(r'\S+'), "the name of the image, as the program that starts it needs it"],
-    'machines': [[], texts(r'\w+'), "a list of machines (`uname -m`) that the runtime is for, such as ['x86_64']; by "
-                                    "default, those of the lock, or any"],
-    'packed': [False, lambda value: value is True, "True to install the venv as one squashfs file too, which the "
-                                                   "commands mount in its place"],
-    'podman_options': [[], texts(), "a list of options of `podman-hpc run` for every start, such as ['--gpu']"],
-    'python_version': ['3.11', text(r'\d+\.\d+'), "a text with Python's version (<major>.<minor>), which locked wheels "
-                                                  "must fit"],
-    'shifter_modules': [[], texts(r'[^\s,]+'), "a list of Shifter's own modules for this image, instead of the site's "
-                                               "default"],
-    'source_packages': [[], is_source_packages, "a list of packages to build from sdists among the sources: tuples of "
-                        "name and environment, such as ('mpi4py', {'MPICC': '$MPI/bin/mpicc'}), with $$ for $"],
-    'wheel_index': [None, text(r'\S+'), "the address of a package index to ask after those of pip's own configuration"],
+    'conflicts': Parameter(['pytorch'], each_matches(r"""(?!/)[^\s"'$\[\]{}();\\`&|<>#%,]+"""), "a list of modules "
+                           "that cannot be loaded beside this one, besides other versions"),
+    'debian_packages': Parameter([], each_matches(r'[a-z0-9][a-z0-9.+-]+'), "a list of Debian packages in that base "
+                                 "image"),
+    'debian_release': Parameter(None, matches('[a-z]+'), "the Debian release of the definition file's base image"),
+    'edf': Parameter({}, is_edf, "a dictionary of entries of the environment definition file but for image and "
+                     "mounts: texts, True or False, numbers, lists or dictionaries of them"),
+    'image': Parameter(None, matches(r'\S+'), "the name of the image, as the program that starts it needs it"),
+    'machines': Parameter([], each_matches(r'\w+'), "a list of machines (`uname -m`) that the runtime is for, such as "
+                          "['x86_64']; by default, those of the lock, or any"),
+    'packed': Parameter(False, lambda value: value is True, "True to install the venv as one squashfs file too, which "
+                        "the commands mount in its place"),
+    'podman_options': Parameter([], each_matches(), "a list of options of `podman-hpc run` for every start, such as "
+                                "['--gpu']"),
+    'python_version': Parameter('3.11', matches(r'\d+\.\d+'), "a text with Python's version (<major>.<minor>), which "
+                                "locked wheels must fit"),
+    'shifter_modules': Parameter([], each_matches(r'[^\s,]+'), "a list of Shifter's own modules for this image, "
+                                 "instead of the site's default"),
+    'source_packages': Parameter([], is_list_of_source_packages, "a list of packages to build from sdists among the "
+                                 "sources: tuples of name and environment, such as ('mpi4py', {'MPICC': "
+                                 "'$MPI/bin/mpicc'}), with $$ for $"),
+    'sources': Parameter([], is_list_of_sources, "a list of file names, or of dictionaries with a 'filename', such as "
+                         "['tool.def']"),
+    'wheel_index': Parameter(None, matches(r'\S+'), "the address of a package index to ask after those of pip's own "
+                             "configuration"),
 }
 
+
+def check_recipe(recipe):
+    """Stop if a parameter has a value that is not allowed, or a login, which the module would show to all users."""
+    for name in EXPECTED:
+        if re.search(LOGIN, str(recipe.get(name))):
+            raise EasyBuildError("%s: %s has a login in an address, and all users can read recipe and module. Remove "
+                                 "it: pip takes logins from ~/.netrc, other programs from their own configuration",
+                                 os.path.basename(recipe.path), name)
+    check_parameters(recipe, EXPECTED)
+
+
 # Characters that have a meaning in binds of Apptainer, search paths, shells or Tcl.
-UNSAFE = r'''[\s,:;'"\\$`&|<>(){}\[\]*?#]'''
+UNSAFE = r'''[\s,:;'"\\$`&|<>(){}\[\]*?#%]'''
 
 
 def check_path(path):

@@ -56,11 +56,9 @@ def hold_packages(python, installdir, index):
 
 def install_site_files(library):
     """Install what Python reads when it starts; `library` is a venv module's directory of the standard library."""
-    packages, customize = os.path.join(library, 'site-packages'), os.path.join(library, 'sitecustomize.py')
+    packages = os.path.join(library, 'site-packages')
     copy_file(os.path.join(PROGRAMS, 'keep_torch.py'), os.path.join(packages, 'keep_torch.py'))
     write_file(os.path.join(packages, 'keep_torch.pth'), 'import keep_torch\n')
-    if not os.path.islink(customize):  # the host's own, as a copy, stays in front
-        write_file(customize, read_file(os.path.join(PROGRAMS, 'explain_torch.py')), append=True)
 
 
 def in_image(runtime, image, conda_activation, *options):

@@ -11,7 +11,7 @@ import string
 import sys
 import tempfile
 
-from easybuild.easyblocks.generic.containerimage import last_line, run_command
+from easybuild.easyblocks.generic.containerimage import last_line, run_command, source_names
 from easybuild.easyblocks.generic.lockedvenv import FOREIGN, OFFLINE
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError, print_msg
@@ -30,8 +30,8 @@ class SourcePackage:
     def __init__(self, name, environment, sources):
         self.name = name
         self.variables = environment
-        found = [sdist for sdist in map(SDIST.fullmatch, sources)
-                 if sdist and canonical_name(sdist['name']) == canonical_name(name)]
+        sdists = [sdist for sdist in map(SDIST.fullmatch, sources) if sdist]
+        found = [sdist for sdist in sdists if canonical_name(sdist['name']) == canonical_name(name)]
         if len(found) != 1:
             raise EasyBuildError("%s in 'source_packages' needs one sdist in 'sources', such as "
                                  "%s-<version>.tar.gz; found: %s", name, name,
@@ -47,13 +47,13 @@ class SourcePackage:
             raise EasyBuildError("$%s is not set, but %s is built with %s. Load the module that sets it, or export it, "
                                  "and run `eb` again", missing.args[0], self.name, self.variables) from missing
 
-    def fetch(self, directory, checksum=None):
-        """Download the sdist into a directory with pip and its configuration."""
+    def fetch(self, directory, hashes):
+        """Download the sdist with one of some SHA-256 into a directory, with pip and its configuration."""
         print_msg("%s: trying pip's own configuration..." % self.sdist)
         mkdir(directory, parents=True)
         # pip runs the sdist to read its metadata: the hash ensures that it runs only this one
         requirements = os.path.join(tempfile.mkdtemp(), 'requirements.txt')
-        write_file(requirements, self.requirement + (' --hash=sha256:' + checksum if checksum else '') + '\n')
+        write_file(requirements, ' --hash=sha256:'.join([self.requirement, *hashes]) + '\n')
         # with a setuptools of its own (PEP 517): EasyBuild's Python may have none
         command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps', '--use-pep517']
         result = run_command([*command, '--no-binary', self.name, '--dest', directory, '-r', requirements], FOREIGN,
@@ -93,19 +93,20 @@ class SourcePackageSteps:
     def __init__(self, *args, **kwargs):
         """Find the sdists."""
         super().__init__(*args, **kwargs)
-        self.source_packages = [SourcePackage(name, environment, [source['name'] for source in self.records])
+        sources = source_names(self.cfg)
+        self.source_packages = [SourcePackage(name, environment, sources)
                                 for name, environment in self.cfg['source_packages']]
         self.built_wheels = os.path.join(self.builddir, 'wheels')
 
     def fetch_step(self, *args, **kwargs):
         """Fetch missing sdists with pip, unless the recipe has source_urls."""
-        names = [source['name'] for source in self.records]
         directory = os.path.join(source_paths()[0], letter_dir_for(self.name), self.name)
-        for package in [] if self.cfg['source_urls'] else self.source_packages:
-            if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
-                checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist,
-                                                 index=names.index(package.sdist))
-                package.fetch(directory, checksum[package.sdist] if isinstance(checksum, dict) else checksum)
+        for package in self.source_packages:
+            is_present = self.obtain_file(package.sdist, no_download=True, warning_only=True)
+            if not (is_present or self.cfg['source_urls']):
+                # a checksum for each source, in EasyBuild's forms
+                hashes = re.findall(r'\b[0-9a-f]{64}\b', str(self.cfg['checksums']))
+                package.fetch(directory, hashes)
         super().fetch_step(*args, **kwargs)
 
     def extract_step(self):

@@ -30,52 +30,62 @@ def hidden(path, what):
 
 
 class Installation:
-    """The installation directory of one module, and the files that may be this module."""
+    """The installation directory of one module, and its module file."""
 
     def __init__(self, directory, module_file, keeps_replaced=False):
         self.directory = directory
-        self.unfinished, self.discarded, self.replaced = (
-            hidden(self.directory, state) for state in ('unfinished', 'discarded', 'replaced'))
+        self.unfinished = hidden(directory, 'unfinished')
+        self.discarded = hidden(directory, 'discarded')
+        self.replaced = hidden(directory, 'replaced')
         self.previous = os.path.join(self.unfinished, 'previous')
-        name = module_file[:-len('.lua')] if module_file.endswith('.lua') else module_file
-        # both syntaxes: EasyBuild may have been configured for the other one before
-        self.modules = {path: hidden(path, 'withdrawn') for path in (name, name + '.lua')}
+        self.module = module_file
+        self.withdrawn = hidden(module_file, 'withdrawn')
         self.part = hidden(module_file, 'part')
         # removed before an installation, and when it ends or is rolled back
         self.disposable = [self.discarded]
         # whether the previous installation stays until the next one, for processes that have its directories open
         self.keeps_replaced = keeps_replaced
         self.begun = False
+        # whether the previous installation was restored after an `eb` that was killed
+        self.is_restored = False
 
     def begin(self):
-        """Withdraw the module, then put the installation directory aside; from here on, both can be restored."""
-        self.recover()
+        """
+        Withdraw the module, then put the installation directory aside; from here on, both can be restored.
+
+        EasyBuildError if another `eb` may be at work, which happens with --ignore-locks only.
+        """
+        if os.path.isdir(self.unfinished):
+            raise EasyBuildError("Another `eb` is installing %s, or was killed. Wait for it, or, if it was killed, run "
+                                 "`eb` without --ignore-locks", self.directory)
         self.begun = True
         mkdir(self.unfinished, parents=True)
-        for module, withdrawn in self.modules.items():
-            if os.path.exists(module):
-                os.rename(module, withdrawn)
+        if os.path.exists(self.module):
+            os.rename(self.module, self.withdrawn)
         mkdir(self.directory, parents=True)
         os.rename(self.directory, self.previous)
 
     @property
     def has_module(self):
         """Whether the installation has a module, or had one before it was put aside."""
-        return any(os.path.exists(path) for paths in self.modules.items() for path in paths)
+        return os.path.exists(self.module) or os.path.exists(self.withdrawn)
 
     def before(self, name):
         """Present path of a file of the previous installation; it need not exist."""
-        return os.path.join(self.previous if os.path.isdir(self.previous) else self.directory, name)
+        directory = self.previous if os.path.isdir(self.previous) else self.directory
+        return os.path.join(directory, name)
 
     def finish(self):
         """The new installation is complete: discard the previous one, or keep it as replaced."""
         if os.path.isdir(self.unfinished):
-            keep = self.keeps_replaced and os.listdir(self.previous)
             if os.path.isdir(self.discarded):  # an earlier one, with files that jobs have open: NFS keeps them
                 os.rename(self.discarded, find_backup_name_candidate(self.discarded))
-            if keep and os.path.isdir(self.replaced):
-                os.rename(self.replaced, self.discarded)
-            os.rename(self.unfinished, self.replaced if keep else self.discarded)
+            target = self.discarded
+            if self.keeps_replaced and os.listdir(self.previous):
+                target = self.replaced
+                if os.path.isdir(target):
+                    os.rename(target, self.discarded)
+            os.rename(self.unfinished, target)
         self.begun = False
 
     def roll_back(self):
@@ -85,27 +95,26 @@ class Installation:
                 os.rename(self.directory, os.path.join(self.unfinished, 'incomplete-%d' % os.getpid()))
             os.rename(self.previous, self.directory)
         if os.path.isdir(self.unfinished):
-            for module, withdrawn in self.modules.items():
-                if os.path.exists(withdrawn):
-                    os.replace(withdrawn, module)
+            if os.path.exists(self.withdrawn):
+                os.replace(self.withdrawn, self.module)
             os.rename(self.unfinished, self.discarded)
             self.discard()
         with contextlib.suppress(OSError):
             os.rmdir(self.directory)  # if empty: there was none, or EasyBuild made it in the fetch step
 
     def recover(self):
-        """Clean up after an `eb` that was killed; the caller holds the lock."""
+        """Clean up after an `eb` that was killed or stopped; the caller holds the lock."""
         self.discard()
-        for path in [hidden(module, 'part') for module in self.modules]:
-            remove_file(path)
+        remove_file(self.part)
         if os.path.isdir(self.unfinished):
-            print_msg("an installation in %s was killed: cleaning up..." % self.directory)
+            print_msg("an earlier installation in %s did not end: cleaning up..." % self.directory)
             self.roll_back()
+            self.is_restored = self.has_module
 
     def discard(self):
         """Remove what is no longer needed; if that fails, the next run tries again."""
-        for withdrawn in [] if os.path.isdir(self.unfinished) else self.modules.values():
-            remove_file(withdrawn)
+        if not os.path.isdir(self.unfinished):
+            remove_file(self.withdrawn)
         for directory in self.disposable:
             try:
                 # removes links, such as that to user-software, but not their targets

@@ -5,6 +5,8 @@ What an installation gets from this checkout: runscripts, payload, cluster profi
 import os
 import shlex
 
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import install_path
 from easybuild.tools.filetools import copy_dir, copy_file, mkdir, symlink, write_file
 
 TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
@@ -50,10 +52,24 @@ def install_parts(installdir):
                  ignore=lambda _, names: [name for name in names if name == '__pycache__'])
 
 
-def install_profile(name, installdir):
+def find_profile(name):
+    """Path of a cluster profile, of this tree or on MODULEPATH, without those of installations, which are copies."""
+    others = [path for path in os.environ.get('MODULEPATH', '').split(os.pathsep)
+              if not path.startswith(install_path('software'))]
+    for directory in (PROFILES, *(os.path.join(path, 'cluster') for path in others if path)):
+        for file in (name, name + '.lua'):
+            if os.path.isfile(os.path.join(directory, file)):
+                return os.path.join(directory, file)
+    own = ', '.join(sorted(file for file in os.listdir(PROFILES) if file[0] != '.'))
+    raise EasyBuildError("Cluster profile not found: cluster/%s in %s and on MODULEPATH. Set 'cluster' in the recipe "
+                         "to one of: %s; or run `module use` for the directory of your own", name,
+                         os.path.dirname(PROFILES), own)
+
+
+def install_profile(path, installdir):
     """Install a cluster profile, and the file that profiles source."""
-    for file in (name, '.policy.tcl'):
-        copy_file(os.path.join(PROFILES, file), os.path.join(installdir, 'modulefiles', 'cluster', file))
+    for file in (path, os.path.join(PROFILES, '.policy.tcl')):
+        copy_file(file, os.path.join(installdir, 'modulefiles', 'cluster', os.path.basename(file)))
 
 
 def install_commands(engine, of_image, installdir, values=None):

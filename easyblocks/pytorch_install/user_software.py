@@ -23,7 +23,9 @@ UNPACKED = '.unpacked'
 ENVIRONMENT = os.path.join('venv', 'pytorch')
 
 # Exit statuses of make_venv.py: the environment fits the image, is for another Python, or does not see its packages.
-FITS, OUTDATED, MOVED = 0, 3, 4
+FITS = 0
+OUTDATED = 3
+MOVED = 4
 ABSENT = 'absent'
 
 
@@ -62,37 +64,54 @@ class UserSoftware:
 
     def find(self, python):
         """State of the users' environment: FITS, OUTDATED, MOVED or ABSENT."""
-        packed = self.is_packed()
-        if not packed and not os.path.isdir(self.environment):
+        if self.is_packed():
+            bind = self.packed + ':/user-software:ro,image-src=/'
+        elif os.path.isdir(self.environment):
+            bind = self.directory + ':/user-software'
+        else:
             return ABSENT
-        bind = self.packed + ':/user-software:ro,image-src=/' if packed else self.directory + ':/user-software'
         result = run_in_image(python, 'check', bind, fail_on_error=False)
-        # a packed environment is read-only
-        states = {FITS: FITS, OUTDATED: OUTDATED, MOVED: OUTDATED if packed else MOVED}
-        if result.exit_code not in states:
-            print_warning("%s cannot be checked in the image (%s); it is kept",
-                          self.packed if packed else self.environment, last_line(result.output))
-        return states.get(result.exit_code, FITS)
+        if result.exit_code == MOVED and self.is_packed():
+            return OUTDATED  # it is read-only
+        if result.exit_code not in (FITS, OUTDATED, MOVED):
+            print_warning("%s cannot be checked in the image (%s); it is kept", bind.partition(':')[0],
+                          last_line(result.output))
+            return FITS
+        return result.exit_code
 
     def finish(self, found):
         """Put the new environment in place if `prepare` found none that fits; after a kill, the next `eb` does."""
-        for path in [self.packed, self.environment] if found == OUTDATED else []:
+        if found == OUTDATED:
+            self.keep_aside()
+        if found in (OUTDATED, ABSENT):
+            self.use_part()
+        elif not self.is_packed():
+            self.update(found)
+
+    def keep_aside(self):
+        """Rename what was made with another Python."""
+        for path in (self.packed, self.environment):
             if os.path.exists(path):
                 aside = find_backup_name_candidate(path)
-                print_warning("%s was made with another Python than the image's: it is kept as %s, and replaced "
-                              "by a new, empty one", path, aside)
+                print_warning("%s was made with another Python than the image's: it is kept as %s, and replaced by a "
+                              "new, empty one", path, aside)
                 os.rename(path, aside)
-        if found in (OUTDATED, ABSENT):
-            if os.path.isdir(self.directory):
-                mkdir(os.path.dirname(self.environment), parents=True)
-                os.rename(os.path.join(self.part, ENVIRONMENT), self.environment)
-            else:
-                os.rename(self.part, self.directory)
-        elif not self.is_packed():  # what an earlier release made, a user removed, or an image at another path needs
-            self.renew('bin', 'pip*')
-            if not self.renew('lib', 'python*', '*', 'zz_image.pth') and found == MOVED:
-                print_warning("%s does not link to the image's packages. Ask its owner to run `eb --rebuild`",
-                              self.environment)
+
+    def use_part(self):
+        """Rename the new environment to that of the users."""
+        if os.path.isdir(self.directory):
+            mkdir(os.path.dirname(self.environment), parents=True)
+            os.rename(os.path.join(self.part, ENVIRONMENT), self.environment)
+        else:
+            os.rename(self.part, self.directory)
+
+    def update(self, found):
+        """Renew what an earlier release made, a user removed, or an image at another path needs."""
+        self.renew('bin', 'pip*')
+        is_linked = self.renew('lib', 'python*', '*', 'zz_image.pth')
+        if found == MOVED and not is_linked:
+            print_warning("%s does not link to the image's packages. Ask its owner to run `eb --rebuild`",
+                          self.environment)
 
     def is_packed(self):
         """Whether the packed file is in use."""

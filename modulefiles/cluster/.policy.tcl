@@ -10,13 +10,8 @@ proc policy {name args} {
         error "policy $name $args: expected one name and one value. Put a value with blanks in double quotes, and a\
             comment on a line of its own" {} MODULES_ERR_GLOBAL
     }
-    global host_network
     set value [set_unless_set $name [lindex $args 0] __CLUSTER_SET_]
     report_unsupported_runtime $name $value
-    if {[info exists host_network($name)]} {
-        set host_network($name) $value
-        bind_host_network
-    }
 }
 
 # On loading, reports a CUDA or ROCm that the site's driver does not support, by PYTORCH_DRIVER_CUDA or
@@ -47,104 +42,6 @@ proc compare_versions {version other} {
     return 0
 }
 
-# The host's libraries of the fast network, and whether to bind them into images: 0, 1 or replace.
-array set host_network {PYTORCH_HOST_NETWORK_FILES {} PYTORCH_HOST_NETWORK {}}
-
-# Binds the host's libraries into the image of the PyTorch module, once both variables are set. Apptainer and Singularity
-# bind the files of a list, CONTAINLIBS, to a directory of the image's LD_LIBRARY_PATH.
-proc bind_host_network {} {
-    global host_network
-    foreach name [array names host_network PYTORCH_*] {
-        if {$host_network($name) eq {}} {
-            set host_network($name) [users_value $name]
-        }
-    }
-    if {![info exists host_network(libraries)] && [module-info mode] in {load display}
-        && $host_network(PYTORCH_HOST_NETWORK_FILES) ne {} && $host_network(PYTORCH_HOST_NETWORK) ni {{} 0}} {
-        set host_network(libraries) [choose_host_libraries]
-        if {$host_network(libraries) ne {}} {
-            extend_containlibs $host_network(libraries)
-        }
-    }
-}
-
-# Returns the libraries that the image lacks and can load, by the list of its installation (host_network.py).
-proc choose_host_libraries {} {
-    global host_network
-    set root [users_value CONTAINERROOT]
-    set list [file join $root provenance host-network]
-    if {$root eq {}} {
-        set lines [list "nothing is bound: [module-info name] is loaded without a PyTorch module.\
-            Unload it, and load a PyTorch module, which loads it"]
-    } elseif {[file isfile $list]} {
-        set channel [open $list]
-        set lines [lassign [split [string trimright [read $channel]] \n] files]
-        close $channel
-        set mode [expr {$host_network(PYTORCH_HOST_NETWORK) eq "replace" ? "replace" : 1}]
-        set lines [lmap line $lines {expr {[string match "$mode *" $line] ? [regsub {^\S+ } $line {}] : [continue]}}]
-        if {[list {*}$files] ne [list {*}$host_network(PYTORCH_HOST_NETWORK_FILES)]} {
-            set lines [list "nothing is bound: the module is installed for PYTORCH_HOST_NETWORK_FILES=\"$files\". Export\
-                yours, and install it again: eb --rebuild"]
-        }
-    } elseif {[file exists [file join $root bin make-squashfs]]} {
-        set lines [list "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild"]
-    } elseif {[file exists [file join $root libexec enter]] && ![file isdirectory [file join $root venv]]} {
-        set lines [list "nothing is bound: only Apptainer and Singularity can. Use the site's plugin for the program that\
-            starts this image"]
-    } else {
-        return {} ;# a virtual environment finds the host's libraries by itself
-    }
-    set libraries {}
-    foreach line $lines {
-        if {[string match /* $line] && ![file exists $line]} {
-            set libraries {}
-            set line "nothing is bound: $line is gone. Install the module again: eb --rebuild"
-        }
-        if {[string match /* $line]} {
-            lappend libraries $line
-            continue
-        }
-        # Lmod evaluates a profile twice (load, dependencies), and shows what the first time writes with puts
-        if {[module-info mode load]} {
-            puts stderr "PyTorch: host network: $line"
-        }
-        if {[string match nothing* $line]} {
-            return {}
-        }
-    }
-    return $libraries
-}
-
-# Adds libraries to the lists of both runtimes, and to each list the user's entries of the other: a runtime that has
-# both lists reads only one.
-proc extend_containlibs {libraries} {
-    set users [concat [split [users_value SINGULARITY_CONTAINLIBS] ,] [split [users_value APPTAINER_CONTAINLIBS] ,]]
-    foreach name {SINGULARITY_CONTAINLIBS APPTAINER_CONTAINLIBS} {
-        extend_list $name [concat $users $libraries]
-    }
-}
-
-# Adds to a list what it lacks. What is added is recorded; unloading removes only that.
-proc extend_list {name entries} {
-    set record __CLUSTER_ADDED_TO_$name
-    set present [expr {[module-info mode] eq "load" ? [split [users_value $name] ,] : {}}]
-    if {[module-info mode] in {remove unload}} {
-        set entries [split [users_value $record] ,]
-    }
-    set added {}
-    foreach entry $entries {
-        if {$entry ni [concat $present $added]} {
-            lappend added $entry
-        }
-    }
-    if {$added ne {}} {
-        setenv $record [join $added ,]
-    }
-    foreach entry $added {
-        append-path --delim , $name $entry
-    }
-}
-
 # Sets PYTORCH_BIND, the directories that images see besides those of the module: each of a list that the user may enter.
 proc bind_directories {directories} {
     set found {}
@@ -153,16 +50,6 @@ proc bind_directories {directories} {
         foreach directory $directories {
             if {[may_bind $directory $mounted] && ![regexp {[,:]} $directory]} {
                 lappend found $directory
-            }
-        }
-        # Lmod reads all of an image's Tcl module before it loads the profile: the profile adds them
-        if {[info exists ::ModuleTool] && $::ModuleTool eq "Lmod" && [lindex [users_value __PYTORCH_RUNTIME] 2] eq "image"
-            && ([module-info mode] eq "display" || ![is_set PYTORCH_BIND])} {
-            set users [users_value APPTAINER_BIND] ;# if both are set, this one is read
-            set users [split [expr {$users eq {} ? [users_value SINGULARITY_BIND] : $users}] ,]
-            set users [lmap bind $users {regsub {^[^:]+:([^:]+).*} $bind {\1}}] ;# their destinations
-            foreach name {SINGULARITY_BINDPATH APPTAINER_BINDPATH} {
-                extend_list $name [lmap directory $found {expr {$directory in $users ? [continue] : $directory}}]
             }
         }
     }
@@ -234,13 +121,6 @@ proc user_number {} {
 
 # Sets the variables that every cluster needs. A line `policy` below the call overrides one of them.
 proc policies_of_every_cluster {} {
-    if {[module-info mode] in {remove unload}} {
-        foreach name {SINGULARITY_CONTAINLIBS APPTAINER_CONTAINLIBS SINGULARITY_BINDPATH APPTAINER_BINDPATH} {
-            extend_list $name {}
-        }
-    }
-    bind_host_network
-
     # If a rank dies, Slurm ends the step at once. Otherwise the other ranks wait in a collective until its timeout
     # (srun(1), --kill-on-bad-exit; Slurm's default is 0).
     default_policy SLURM_KILL_BAD_EXIT 1
@@ -283,18 +163,11 @@ proc set_unless_set {name value prefix} {
     return $value
 }
 
-# Returns the value of a variable outside this file, or an empty text. (In `module show`, getenv of Environment Modules
-# also returns a value for variables that are not set.)
-proc users_value {name} {
-    return [expr {[is_set $name] && [info exists ::env($name)] ? $::env($name) : {}}]
-}
-
 # Whether a variable is set. In a switch, Environment Modules keep unset variables in env: ask getenv, if it takes a
 # default (Environment Modules 5; not Lmod 8.7).
 proc is_set {name} {
-    global env
-    if {![catch {getenv $name \0} value]} {
-        return [expr {$value ne "\0"}]
+    if {![info exists ::env($name)]} {
+        return 0
     }
-    return [info exists env($name)]
+    return [expr {[catch {getenv $name \0} value] || $value ne "\0"}]
 }

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from testbed.layout import TestbedError
 from testbed.progress import run, step
@@ -32,6 +33,17 @@ def provide_easybuild(layout):
     for package in layout.eb_venv.glob("lib/python*/site-packages/pkg_resources"):
         shutil.rmtree(package)  # `eb` would import it at each start, for facts that installations do not need
     layout.link_command("eb", layout.eb_venv / "bin" / "eb")
+    if os.geteuid() == 0:
+        link_python_of_all_users(layout)
+
+
+def link_python_of_all_users(layout):
+    """Put a Python of the venv recipes that is not in root's home first on the PATH: `eb` refuses any other."""
+    for directory in os.get_exec_path():
+        python = Path(directory) / "python3.11"
+        if python.exists() and Path.home() not in (*python.parents, *python.resolve().parents):
+            layout.link_command(python.name, python)
+            return
 
 
 def provide(layout, venv, requirements, *, title):

@@ -65,20 +65,6 @@ module unload cluster/lumi"""
     assert "PyTorch" not in others
 
 
-def test_show_lists_every_setting(modules):
-    for profile in PROFILES:
-        result = modules.run_unchecked(f"module show cluster/{profile}")
-        for name, value in settings(profile).items():
-            assert re.search(rf"{name}\W+{re.escape(value)}\b", result.stderr), (profile, name, result.stderr)
-
-
-def test_avail_lists_the_profiles_alone(modules):
-    result = modules.run_unchecked("module -t avail cluster")
-    listed = re.findall(r"^cluster/(\S+?)(?:\(\w+\))?$", result.stderr, re.MULTILINE)
-    assert sorted(listed) == PROFILES
-    assert "policy" not in result.stderr
-
-
 def test_two_profiles_are_never_loaded_at_once(modules):
     output = modules.run_unchecked(
         "module load cluster/frontier; module load cluster/local; echo; echo ${FI_MR_CACHE_MONITOR-none} $LOADEDMODULES"

@@ -94,13 +94,6 @@ def shifter(system, image, version):
 export SHIFTER_STAND_IN_SIF={system.stand_ins.sif} SINGULARITY_BIND={system.stand_ins.version(version)}"""
 
 
-@pytest.mark.thorough  # the newest image is always installed
-def test_shifter_image_of_the_seed(system, container):
-    version = "2.1.0a0+b5021ba"
-    settings = shifter(system, "nersc/pytorch:ngc-23.07-v0", version)
-    system.check("PyTorch-2.1.0-ngc-23.07-shifter", f"{SHIFTER_LINE} probe.py", version=version, settings=settings)
-
-
 def test_newest_shifter_image_of_nersc_and_its_job_script(system, container):
     version = "2.10.0a0+a36e1d39eb.nv26.01.42222806"
     settings = shifter(system, "nersc/pytorch:26.01.01", version)

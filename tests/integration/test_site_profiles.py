@@ -1,6 +1,8 @@
 """A site's own cluster profiles, copied from ours, under Lmod and Environment Modules."""
 
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from recorded_environment import recorded
@@ -62,3 +64,32 @@ def test_a_sites_profile_of_an_earlier_version_on_the_path_before_ours_wins(use)
 def test_a_sites_line_overrides_what_every_profile_sets_but_not_the_users_export(use, own, expected):
     text = f"{profile('local')}policy SLURM_KILL_BAD_EXIT 0\n"
     assert use("ours", text, SHOW, own) == f"{expected} timeout:1 attempts:1\n"
+
+
+LIBRARY = """import ctypes, socket
+ctypes.CDLL("libmunge.so.2")
+place = next(line.split()[-1] for line in open("/proc/self/maps") if "libmunge" in line)
+print(socket.gethostname(), place)
+"""
+
+
+def test_ranks_in_an_image_find_the_hosts_libraries_that_a_sites_profile_names(testbed, container, work):
+    """As docs/clusters.md has it for Slingshot; munge, which Slurm's hosts have, is in no image."""
+    library = next(iter(Path("/usr/lib").glob("*-linux-gnu/libmunge.so.2")), None)
+    if not library:
+        pytest.skip("no libmunge.so.2 in a directory of Debian")
+    (work / "cluster").mkdir()
+    shutil.copy(MODULEFILES / "cluster" / ".policy.tcl", work / "cluster")
+    page = (MODULEFILES.parent / "docs" / "clusters.md").read_text()
+    lines = re.findall(r"^    (policy APPTAINER\w+) (.*)$", page, re.MULTILINE)
+    policies = [f"{name} {library if name.endswith('LIBS') else value}\n" for name, value in lines]
+    assert len(policies) == 2
+    (work / "cluster" / "local").write_text(profile("local") + "".join(policies))
+    (work / "probe.py").write_text(LIBRARY)
+    output = testbed.run(
+        f"""module use {work}
+module load {container}
+srun -N2 -w nid001001,nid001002 --ntasks-per-node=1 singularity exec $SIF conda-python-distributed -u probe.py""",
+        cwd=work,
+    )
+    assert sorted(output.splitlines()) == [f"nid00100{number} /.singularity.d/libs/libmunge.so.2" for number in (1, 2)]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import types
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from easybuild_prefix import EasyBuildPrefix
 from testbed.recipes import LOCK
 
 pytestmark = pytest.mark.testbed
-
-TREE = Path(__file__).resolve().parents[2]
 
 LINES = """dependencies = [('compiler/12', EXTERNAL_MODULE)]
 sources = ['greeting-1.0.tar.gz', 'greeting.txt']
@@ -114,88 +111,3 @@ def test_a_job_builds_a_package_with_the_modules_of_recipe_and_shell_and_the_mod
     greeting = 'conda-python-simple -c "import greeting; print(greeting.text())"'
     used = site.shell(f"{site.load} && {greeting} && echo $COMPILER $MPI $LOADEDMODULES")
     assert used.stdout.startswith("built with 12\n12 4.1 ")
-
-
-@pytest.fixture(
-    params=[
-        ("Lmod", "Lua"),
-        pytest.param(("Lmod", "Tcl"), marks=pytest.mark.thorough),
-        ("Environment Modules", "Tcl"),
-    ],
-    ids=" with ".join,
-)
-def venv_module(request, module_system, tmp_path, monkeypatch):
-    """A function that runs a script under a module system with a venv module, built with modules of a hierarchy."""
-    name, syntax = request.param
-    system = module_system(name)
-    monkeypatch.syspath_prepend(str(TREE / "easyblocks"))
-    from easybuild.easyblocks import generic
-
-    monkeypatch.setattr(generic, "__path__", [str(TREE / "easyblocks" / "generic"), *generic.__path__])
-    from pytorch_install import interface  # found by the lines before
-
-    site, inner = tmp_path / "site", tmp_path / "inner"
-    for version in ("12", "13"):
-        write_modulefile(
-            site,
-            f"compiler/{version}",
-            "conflict compiler",
-            f"setenv COMPILER {version}",
-            f"prepend-path MODULEPATH {inner}",
-        )
-    write_modulefile(site, "accelerator", "setenv ACCELERATOR yes")
-    write_modulefile(inner, "mpi/4.1", "setenv MPI 4.1")
-    library = tmp_path / "venv" / "lib" / "python3.11" / "os.py"
-    library.parent.mkdir(parents=True)
-
-    def use(script, has_library=True, directories=(site,)):
-        library.touch() if has_library else library.unlink(missing_ok=True)
-        return system.run_unchecked(script, tmp_path / "modules", *directories)
-
-    text = interface.template(
-        types.SimpleNamespace(SYNTAX=syntax),
-        "venv",
-        module="PyTorch/1.0",
-        easyconfig="PyTorch-1.0.eb",
-        lists={"required": ["compiler/12", "accelerator"], "brought": ["mpi/4.1"]},
-        python="/opt/bin/python3",
-        version="3.11.7",
-        minor="3.11",
-    )
-    root = {"Lua": f'local root = "{tmp_path}"', "Tcl": f"set root {tmp_path}"}[syntax]
-    path = tmp_path / "modules" / "PyTorch" / ("1.0.lua" if syntax == "Lua" else "1.0")
-    path.parent.mkdir(parents=True)
-    path.write_text(f"{root}\n{text}" if syntax == "Lua" else f"#%Module\n{root}\n{text}")
-    return use
-
-
-LOADED = "echo $COMPILER $MPI $ACCELERATOR"
-
-
-def test_a_venvs_module_loads_the_modules_of_its_build_and_unloads_those_that_it_loaded(venv_module):
-    assert venv_module(f"module load PyTorch && {LOADED}").stdout == "12 4.1 yes\n"
-    twice = "module load PyTorch && module load PyTorch && module unload PyTorch"
-    assert venv_module(f"{twice} && {LOADED}").stdout == "\n"
-    own = venv_module(f"module load compiler/12 && module load PyTorch && module unload PyTorch && {LOADED}")
-    assert own.stdout == "12\n"
-
-
-def test_other_modules_than_those_of_the_build_are_refused_with_a_message_that_names_both(venv_module):
-    other = venv_module("module load compiler/13; module load PyTorch")
-    assert other.returncode != 0
-    assert (
-        "PyTorch/1.0 was built with compiler/12, but compiler/13 is loaded. Run `module unload compiler/13`, "
-        "then load this module again" in in_one_line(other)
-    )
-    gone = venv_module("module load PyTorch", directories=())
-    assert gone.returncode != 0
-    assert "compiler/12" in in_one_line(gone)
-
-
-def test_without_the_standard_library_of_the_build_the_message_names_the_python(venv_module):
-    result = venv_module("module load PyTorch", has_library=False)
-    assert result.returncode != 0
-    assert (
-        "PyTorch/1.0 was built with Python 3.11.7 at /opt/bin/python3, which is no longer available. "
-        "Load this module on a host that has that Python, or build again with `eb --force PyTorch-1.0.eb`"
-    ) in in_one_line(result)

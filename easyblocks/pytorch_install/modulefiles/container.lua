@@ -1,16 +1,28 @@
 
--- The installed image. If it does not exist, a copy in a directory of the site.
+-- Whether a file can be read. (isFile of Lmod 8.6 does not follow a link, and says nothing of permissions.)
+local function can_read(path)
+    local file = io.open(path)
+    if not file then
+        return false
+    end
+    local _, problem = file:read(1) -- a directory can be opened
+    file:close()
+    return not problem
+end
+
+-- The installed image. If it cannot be read, a copy in a directory of the site.
 local places, image = {}, nil
 for _, directory in ipairs({ root, %(central_images)s }) do
-    table.insert(places, pathJoin(directory, "%(image)s"))
-    image = image or (isFile(places[#places]) and places[#places])
+    local place = pathJoin(directory, "%(image)s")
+    table.insert(places, place)
+    image = image or (can_read(place) and place)
 end
 if mode() == "load" and not image then
-    LmodError("image not found: " .. table.concat(places, " or ")
+    LmodError("image not found, or not readable: " .. table.concat(places, " or ")
               .. ". Install it again with `eb --rebuild %(easyconfig)s`")
 end
-pushenv("SIF", image or places[1])
-pushenv("SIFPYTORCH", image or places[1])
+set("SIF", image or places[1])
+set("SIFPYTORCH", image or places[1])
 
 -- Packages that users install: the packed file, unless it was unpacked, or the directory. Unloading uses what loading
 -- found. (Without `ro`, Apptainer warns at every start that a packed file is not writable. The root of the file is `.`,
@@ -19,21 +31,22 @@ local environment = "/user-software/venv/pytorch"
 local user_software = os.getenv("__PYTORCH_USER_SOFTWARE")
 if mode() ~= "unload" then
     local directory = "%(user_software)s"
-    if isFile(directory .. ".squashfs") and not isFile(pathJoin(directory, ".unpacked")) then
-        user_software = directory .. ".squashfs:/user-software:ro,image-src=."
+    local packed = directory .. ".squashfs"
+    if (isFile(packed) or can_read(packed)) and not isFile(pathJoin(directory, ".unpacked")) then
+        user_software = packed .. ":/user-software:ro,image-src=."
     else
-        user_software = isDir(directory) and directory .. ":/user-software"
+        user_software = isDir(directory .. "/.") and directory .. ":/user-software"
     end
 end
 if user_software then
     setenv("__PYTORCH_USER_SOFTWARE", user_software)
-    pushenv("SINGULARITYENV_VIRTUAL_ENV", environment)
-    pushenv("APPTAINERENV_VIRTUAL_ENV", environment)
+    set("SINGULARITYENV_VIRTUAL_ENV", environment)
+    set("APPTAINERENV_VIRTUAL_ENV", environment)
 end
-pushenv("WITH_VENV", user_software and "source " .. environment .. "/bin/activate" or "true")
+set("WITH_VENV", user_software and "source " .. environment .. "/bin/activate" or "true")
 
 -- Binds: runscripts and payload, all that EasyBuild installed (data sets too) under its own path, and what exists of the
--- recipe's, of the profile's, and of the files and directories for caches that the user's variables name.
+-- recipe's, of the profile's, and of the files that the user's variables name.
 local binds = { root .. "/runscripts:/runscripts", root .. "/payload:/payload", "%(software)s" }
 for _, bind in ipairs({ "%(data)s", %(binds)s }) do
     if lfs.attributes(bind:match("[^:]+")) then
@@ -49,45 +62,26 @@ for _, name in ipairs({ %(connection_files)s }) do
         table.insert(binds, file)
     end
 end
-for _, name in ipairs({ %(caches)s }) do
-    local wanted = (os.getenv(name) or ""):match("^/[^,:]*[^,:/]") or ""
-    local directory, top = wanted, wanted:match("[^/]+")
-    while directory ~= "" and not isDir(directory) do -- not made yet: one above it, unless the image has its own
-        directory = directory:match("^(.*)/")
-    end
-    if directory ~= "" and (directory == wanted or not (" %(of_images)s "):find(" " .. top .. " ", 1, true)) then
-        table.insert(binds, directory)
-    end
-end
 if user_software then
     table.insert(binds, user_software)
 end
 
--- The user's binds are in *_BIND. In an image it has the destinations alone, which jobs submitted there inherit: those of
--- ours are dropped. A runtime mounts the user's first, and would warn of a second bind to the same place.
+-- The user's binds are in *_BIND (if both are set, a runtime reads Apptainer's). A runtime mounts them first, and would
+-- warn of a second bind to the same place.
 local function destination(bind)
-    return bind:match("^[^:]+:([^:]+)")
+    return bind:match("^[^:]+:([^:]+)") or bind
 end
-local is_ours, is_theirs, ours = {}, {}, {}
-for _, bind in ipairs(binds) do
-    is_ours[destination(bind) or 0] = true
+local users, is_theirs, ours = os.getenv("APPTAINER_BIND") or "", {}, {}
+if users == "" then
+    users = os.getenv("SINGULARITY_BIND") or ""
 end
-for _, name in ipairs({ "SINGULARITY_BIND", "APPTAINER_BIND" }) do
-    local note, entries, kept = "__PYTORCH_DROPPED_FROM_" .. name, os.getenv(name) or "", {}
-    local is_dropped = mode() == "unload" and os.getenv(note)
-    is_theirs = entries ~= "" and {} or is_theirs -- if both are set, the second is read
-    for entry in entries:gmatch("[^,]+") do
-        is_theirs[destination(entry) or entry] = not is_ours[entry]
-        is_dropped = is_dropped or mode() ~= "unload" and is_ours[entry]
-        table.insert(kept, not is_ours[entry] and entry or nil)
-    end
-    if is_dropped then
-        setenv(note, "1")
-        pushenv(name, table.concat(kept, ","))
-    end
+for bind in users:gmatch("[^,]+") do
+    is_theirs[destination(bind)] = true
 end
 for _, bind in ipairs(binds) do
-    table.insert(ours, not is_theirs[destination(bind) or bind] and bind or nil)
+    if not is_theirs[destination(bind)] then
+        table.insert(ours, bind)
+    end
 end
 
 -- If both names of a list are set, a runtime reads only APPTAINER's. So each receives our entries and those that the user

@@ -1,12 +1,19 @@
 
-# The installed image. If it does not exist, a copy in a directory of the site.
+# The installed image. If it cannot be read, a copy in a directory of the site.
 set places [lmap directory [list $root %(central_images)s] {file join $directory "%(image)s"}]
-set present [lmap place $places {expr {[file isfile $place] ? $place : [continue]}}]
-set image [lindex [concat $present $places] 0]
-if {[module-info mode load] && ![file isfile $image]} {
-    # the third argument prevents a stack trace of Environment Modules
-    error "image not found: [join $places { or }]. Install it again with `eb --rebuild %(easyconfig)s`" {} \
-        MODULES_ERR_GLOBAL
+set image {}
+foreach place $places {
+    if {$image eq {} && [file isfile $place] && [file readable $place]} {
+        set image $place
+    }
+}
+if {$image eq {}} {
+    if {$is_load} {
+        # the third argument prevents a stack trace of Environment Modules
+        error "image not found, or not readable: [join $places { or }].\
+            Install it again with `eb --rebuild %(easyconfig)s`" {} MODULES_ERR_GLOBAL
+    }
+    set image [lindex $places 0]
 }
 pushenv SIF $image
 pushenv SIFPYTORCH $image
@@ -15,13 +22,15 @@ pushenv SIFPYTORCH $image
 # found. (Without `ro`, Apptainer warns at every start that a packed file is not writable. The root of the file is `.`,
 # not `/`: options are entries of the list, and a user's own `image-src=/` would be mistaken for ours.)
 set environment /user-software/venv/pytorch
-set user_software [expr {[info exists env(__PYTORCH_USER_SOFTWARE)] ? $env(__PYTORCH_USER_SOFTWARE) : {}}]
-if {[module-info mode] ni {remove unload}} {
+set user_software {}
+if {$is_unload} {
+    set user_software [value_of __PYTORCH_USER_SOFTWARE]
+} else {
     set directory "%(user_software)s"
-    if {[file isfile $directory.squashfs] && ![file isfile [file join $directory .unpacked]]} {
+    if {[file isfile $directory.squashfs] && ![file isfile $directory/.unpacked]} {
         set user_software $directory.squashfs:/user-software:ro,image-src=.
-    } else {
-        set user_software [expr {[file isdirectory $directory] ? "$directory:/user-software" : {}}]
+    } elseif {[file isdirectory $directory]} {
+        set user_software $directory:/user-software
     }
 }
 set with_venv true
@@ -36,56 +45,35 @@ if {$user_software ne {}} {
 pushenv WITH_VENV $with_venv
 
 # Binds: runscripts and payload, all that EasyBuild installed (data sets too) under its own path, and what exists of the
-# recipe's, of the profile's, and of the files and directories for caches that the user's variables name.
+# recipe's, of the profile's, and of the files that the user's variables name.
 lappend binds "$root/runscripts:/runscripts" "$root/payload:/payload" "%(software)s"
 foreach bind [list "%(data)s" %(binds)s] {
     if {[file exists [lindex [split $bind :] 0]]} {
         lappend binds $bind
     }
 }
-foreach directory [expr {[info exists env(PYTORCH_BIND)] ? [split $env(PYTORCH_BIND) ,] : {}}] {
+foreach directory [split [value_of PYTORCH_BIND] ,] {
     if {[string match /?* $directory]} {
         lappend binds $directory ;# not examined here: its file system may not answer
     }
 }
 foreach name [list %(connection_files)s] {
-    if {[info exists env($name)] && [regexp {^/[^,:]*$} $env($name)] && [file isfile $env($name)]} {
-        lappend binds $env($name)
-    }
-}
-foreach name [list %(caches)s] {
-    if {![info exists env($name)] || ![regexp {^/[^,:]*[^,:/]} $env($name) wanted]} {
-        continue
-    }
-    set directory $wanted
-    while {$directory ne "/" && ![file isdirectory $directory]} { ;# not made yet: one above it, unless the image has its own
-        set directory [file dirname $directory]
-    }
-    if {$directory ne "/" && ($directory eq $wanted || [lindex [file split $wanted] 1] ni [split "%(of_images)s"])} {
-        lappend binds $directory
+    set file [value_of $name]
+    if {[regexp {^/[^,:]*$} $file] && [file isfile $file]} {
+        lappend binds $file
     }
 }
 
-# The user's binds are in *_BIND. In an image it has the destinations alone, which jobs submitted there inherit: those of
-# ours are dropped. A runtime mounts the user's first, and would warn of a second bind to the same place.
+# The user's binds are in *_BIND (if both are set, a runtime reads Apptainer's). A runtime mounts them first, and would
+# warn of a second bind to the same place. The options of an image are entries of the list.
 proc destination {bind} {
     return [lindex [split $bind :] [expr {[string first : $bind] > 0}]]
 }
-set ours [lmap bind $binds {expr {[string first : $bind] > 0 ? [destination $bind] : [continue]}}]
-set theirs {}
-foreach name {SINGULARITY_BIND APPTAINER_BIND} {
-    set note __PYTORCH_DROPPED_FROM_$name
-    set entries [expr {[info exists env($name)] ? [split $env($name) ,] : {}}]
-    set kept [lmap entry $entries {expr {$entry in $ours ? [continue] : $entry}}]
-    if {$entries ne {}} {
-        set theirs [lmap entry $kept {destination $entry}] ;# if both are set, the second is read
-    }
-    if {[module-info mode] in {remove unload} ? [info exists env($note)] : [llength $kept] < [llength $entries]} {
-        setenv $note 1
-        pushenv $name [join $kept ,]
-    }
+set users [value_of APPTAINER_BIND]
+if {$users eq {}} {
+    set users [value_of SINGULARITY_BIND]
 }
-# the options of an image are entries of the list
+set theirs [lmap bind [split $users ,] {destination $bind}]
 set entries {}
 foreach bind $binds {
     if {[destination $bind] ni $theirs} {
@@ -96,14 +84,13 @@ foreach bind $binds {
 # If both names of a list are set, a runtime reads only APPTAINER's. So each receives our entries and those that the user
 # has in the other. What is added is recorded, and unloading removes only that.
 proc add_to_both {name separator entries} {
-    global env
     set lists [list SINGULARITY$name APPTAINER$name]
-    set users [lmap list $lists {expr {[info exists env($list)] ? [split $env($list) $separator] : {}}}]
+    set users [lmap list $lists {split [value_of $list] $separator}]
     foreach list $lists present $users {
         set note __PYTORCH_ADDED_TO_$list
         set added {}
-        if {[module-info mode] in {remove unload}} {
-            set added [expr {[info exists env($note)] ? [split $env($note) $separator] : {}}]
+        if {$::is_unload} {
+            set added [split [value_of $note] $separator]
         } else {
             foreach entry [concat {*}$users $entries] {
                 if {$entry ne {} && $entry ni $present && $entry ni $added} {

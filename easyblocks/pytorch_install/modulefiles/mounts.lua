@@ -1,7 +1,7 @@
 
 -- What the image sees of the host: /tmp, the home directory, the software and data that EasyBuild installed, and what
--- the recipe and the profile name, under their own paths; runscripts and payload also where other images have them. The runscripts
--- recognize the image by /runscripts.
+-- the recipe and the profile name, under their own paths; runscripts and payload also where other images have them. The
+-- runscripts recognize the image by /runscripts.
 local mounts = { root .. "/runscripts:/runscripts", root .. "/payload:/payload" }
 for _, mount in ipairs({ "/tmp", os.getenv("HOME") or "", "%(software)s", "%(data)s", %(binds)s }) do
     if lfs.attributes(mount:match("[^:]+") or "") then
@@ -11,4 +11,4 @@ end
 for directory in (os.getenv("PYTORCH_BIND") or ""):gmatch("/[^,]+") do
     table.insert(mounts, directory .. ":" .. directory)
 end
-pushenv("PYTORCH_MOUNTS", table.concat(mounts, ","))
+set("PYTORCH_MOUNTS", table.concat(mounts, ","))

@@ -1,30 +1,17 @@
 
--- Packages of `pip install --user` go into a directory of this user and this installation, not into ~/.local. Earlier
--- modules had one directory for all installations of a version: if it exists, they share it until the user moves it.
-local shared = pathJoin(os.getenv("HOME") or "/", "%(directory)s")
-local userbase = shared .. "-%(identity)s"
-if isDir(shared) and not isDir(userbase) then
-    userbase = shared
+-- Packages of `pip install --user` go into a directory of this user and this installation, not into ~/.local.
+local home = os.getenv("HOME") or ""
+if mode() == "load" and home:sub(1, 1) ~= "/" then
+    LmodError("HOME is not an absolute path: '" .. home .. "'. Export HOME, then load the module again")
 end
-if mode() == "unload" then -- what loading found: the user may have moved it since
-    userbase = (os.getenv("__PYTORCH_PACKAGES") or ""):match("^(.-)/torch_extensions") or userbase
-end
-pushenv("PYTHONUSERBASE", userbase)
+local userbase = pathJoin(home, "%(directory)s-%(identity)s")
+set("PYTHONUSERBASE", userbase)
 -- Extensions that torch compiles for this user fit only this torch.
-local extensions, recorded = pathJoin(userbase, "torch_extensions"), ""
-local users = os.getenv("TORCH_EXTENSIONS_DIR") or ""
-pushenv("TORCH_EXTENSIONS_DIR", users ~= "" and users or extensions)
--- Of pip, after the user's own paths. (append_path would replace the two slashes of a URL by one.)
+local extensions = os.getenv("TORCH_EXTENSIONS_DIR") or ""
+set("TORCH_EXTENSIONS_DIR", extensions ~= "" and extensions or pathJoin(userbase, "torch_extensions"))
+-- Lists of pip: the user's own paths, then the module's. (append_path would replace the two slashes of a URL by one.)
 local paths = { %(paths)s }
 for index, name in ipairs({ %(variables)s }) do
-    local ours, files = pathJoin(root, paths[index]), {}
-    for file in (os.getenv(name) or ""):gmatch("%%S+") do
-        if file ~= ours then
-            table.insert(files, file)
-        end
-    end
-    table.insert(files, ours)
-    pushenv(name, table.concat(files, " "))
-    recorded = recorded .. " " .. ours
+    local users = os.getenv(name) or ""
+    set(name, (users ~= "" and users .. " " or "") .. pathJoin(root, paths[index]))
 end
-setenv("__PYTORCH_PACKAGES", extensions .. recorded) -- for a Tcl module that replaces this one

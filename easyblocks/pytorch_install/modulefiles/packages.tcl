@@ -1,31 +1,16 @@
 
-# Packages of `pip install --user` go into a directory of this user and this installation, not into ~/.local. Earlier
-# modules had one directory for all installations of a version: if it exists, they share it until the user moves it.
-set shared [file join [expr {[info exists env(HOME)] ? $env(HOME) : "/"}] "%(directory)s"]
-set userbase $shared-%(identity)s
-if {[file isdirectory $shared] && ![file isdirectory $userbase]} {
-    set userbase $shared
+# Packages of `pip install --user` go into a directory of this user and this installation, not into ~/.local.
+set home [value_of HOME]
+if {$is_load && [string index $home 0] ne "/"} {
+    # the third argument prevents a stack trace of Environment Modules
+    error "HOME is not an absolute path: '$home'. Export HOME, then load the module again" {} MODULES_ERR_GLOBAL
 }
-if {[module-info mode] in {remove unload} && [info exists env(__PYTORCH_PACKAGES)]} {
-    regexp {^(.*?)/torch_extensions} $env(__PYTORCH_PACKAGES) _ userbase ;# what loading found: the user may have moved it
-}
+set userbase [file join $home "%(directory)s-%(identity)s"]
 pushenv PYTHONUSERBASE $userbase
 # Extensions that torch compiles for this user fit only this torch.
-set extensions $userbase/torch_extensions
-# A module that this one replaces leaves its values in env; it recorded them.
-set replaced [expr {[info exists env(__PYTORCH_PACKAGES)] ? [split $env(__PYTORCH_PACKAGES)] : {}}]
-set users [expr {[info exists env(TORCH_EXTENSIONS_DIR)] ? $env(TORCH_EXTENSIONS_DIR) : {}}]
-pushenv TORCH_EXTENSIONS_DIR [expr {$users in [list {} {*}$replaced] ? $extensions : $users}]
-# Of pip, after the user's own paths.
-set recorded [list $extensions]
+set extensions [value_of TORCH_EXTENSIONS_DIR]
+pushenv TORCH_EXTENSIONS_DIR [expr {$extensions ne {} ? $extensions : "$userbase/torch_extensions"}]
+# Lists of pip: the user's own paths, then the module's.
 foreach name [list %(variables)s] path [list %(paths)s] {
-    set files {}
-    foreach file [expr {[info exists env($name)] ? [split $env($name)] : {}}] {
-        if {$file ni [list {} $root/$path {*}$replaced]} {
-            lappend files $file
-        }
-    }
-    pushenv $name [join [lappend files $root/$path]]
-    lappend recorded $root/$path
+    pushenv $name [string trimleft "[value_of $name] $root/$path"]
 }
-setenv __PYTORCH_PACKAGES $recorded

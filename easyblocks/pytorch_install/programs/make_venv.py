@@ -16,7 +16,8 @@ PACKAGES = os.path.join(ENVIRONMENT, 'lib', 'python' + VERSION, 'site-packages')
 PYTHON = os.path.join(ENVIRONMENT, 'bin', 'python')
 
 # Exit statuses of `check`, different from those of failures of Python and container runtimes.
-OUTDATED, MOVED = 3, 4
+OUTDATED = 3
+MOVED = 4
 
 # Sorts last, so that editable packages precede it.
 PATHS = os.path.join(PACKAGES, 'zz_image.pth')
@@ -46,7 +47,8 @@ def make():
         file.write(paths())
     if runs('import pip'):
         for name in ('pip', 'pip3', 'pip' + VERSION):
-            with open(os.open(os.path.join(ENVIRONMENT, 'bin', name), os.O_CREAT | os.O_WRONLY, 0o755), 'w') as file:
+            command = os.path.join(ENVIRONMENT, 'bin', name)
+            with open(os.open(command, os.O_CREAT | os.O_WRONLY, 0o755), 'w') as file:
                 file.write('#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON)
     else:
         subprocess.run([PYTHON, '-I', '-m', 'ensurepip', '--default-pip'], check=True)
@@ -89,4 +91,7 @@ def runs(code):
 
 
 if __name__ == '__main__':
-    {'make': make, 'check': check}[sys.argv[1]]()
+    if sys.argv[1] == 'make':
+        make()
+    else:
+        check()

@@ -7,8 +7,6 @@ import pytest
 from distributions import sha256
 from image_site import flip_a_bit
 
-from testbed.recipes import VERSION
-
 pytestmark = pytest.mark.testbed
 
 
@@ -29,9 +27,6 @@ def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_
 
     assert record["python_version"].startswith("3.11.")
     assert record["python"].endswith("/bin/python3")
-    packages = json.loads((site.installation / "provenance" / "packages.json").read_text())["installed"]
-    versions = {package["metadata"]["name"]: package["metadata"]["version"] for package in packages}
-    assert versions["torch"] == f"{VERSION}+cpu"
 
     checked = site.shell("check-image")
     assert checked.returncode == 0, checked.stderr
@@ -61,26 +56,6 @@ def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny
     error = site.refuse(lines)
     assert "has changed since its installation" in error
     site.install(f"{lines}\nimage_checksum = '{sha256(image)}'", "--fetch")
-
-
-@pytest.mark.parametrize(
-    ("harm", "lines", "message"),
-    [
-        ("flip", "image = 'tiny.sif'\nimage_checksum = '{checksum}'", "Checksum verification"),
-        ("remove", "image = 'tiny.sif'", "Couldn't find file 'tiny.sif' anywhere, and downloading it is disabled"),
-    ],
-)
-def test_a_damaged_image_is_refused_with_one_line_and_the_next_eb_installs_a_good_one(site, tiny, harm, lines, message):
-    image = site.central / "tiny.sif"
-    image.write_bytes(tiny.read_bytes())
-    lines = lines.format(checksum=sha256(image)) + f"\ncentral_images = ['{site.central}']"
-    if harm == "flip":
-        flip_a_bit(image, image.stat().st_size - 100_000)
-    else:
-        image.unlink()
-    assert message in site.refuse(lines)
-    image.write_bytes(tiny.read_bytes())
-    site.install(lines, "--fetch")
 
 
 def test_an_image_without_a_checksum_that_does_not_start_is_not_installed(site, tiny):

@@ -6,12 +6,6 @@ pytestmark = pytest.mark.testbed
 
 #: A torch in a home directory, which nobody may get.
 OLD_TORCH = 'raise SystemExit("the torch of ~/.local")\n'
-#: zz_image.pth of the users' environments of images in which torch was in a virtual environment.
-EARLIER = """import os, site; path = site.check_enableusersite() and site.getusersitepackages(); \
-path and os.path.isdir(path) and site.addsitedir(path)
-import site, sys; sys.path[:] = [path for path in sys.path if path != '/opt/pytorch/lib/python3.11/site-packages']; \
-site.addsitedir('/opt/pytorch/lib/python3.11/site-packages')
-"""
 
 
 @pytest.fixture
@@ -78,30 +72,3 @@ def test_the_tools_of_daily_work_and_the_places_of_binds_are_in_the_image(run):
 env -u SINGULARITY_BINDPATH -u APPTAINER_BINDPATH -u SINGULARITY_BIND -u APPTAINER_BIND \
     singularity exec $SIF sh -c 'ls -A /runscripts /payload /user-software'""")
     assert output.split() == ["6", "/payload:", "/runscripts:", "/user-software:"]
-
-
-def test_packages_on_top_of_an_image_of_an_earlier_version_are_kept(testbed, container, work):
-    """The environment is made as earlier versions did, then `make_venv.py check` decides as in an installation."""
-    directory = work / "software"
-    packages = directory / "venv/pytorch/lib/python3.11/site-packages"
-    testbed.run(
-        f"SIF=$(module load {container}; echo $SIF); mkdir {directory}; "
-        f"singularity exec --bind {directory}:/user-software $SIF "
-        "/usr/bin/python3 -m venv --without-pip --system-site-packages /user-software/venv/pytorch"
-    )
-    (packages / "zz_image.pth").write_text(EARLIER)
-    (packages / "mine.py").write_text("import importlib.metadata; print(importlib.metadata.version('torch'))\n")
-    program = testbed.layout.repository / "easyblocks/pytorch_install/programs/make_venv.py"
-    check = f"/usr/bin/python3 -I - check <{program}"
-    lines = [
-        f"export SIF=$(module load {container}; echo $SIF)",
-        f'enter() {{ apptainer exec --bind {directory}:/user-software $SIF "$@"; }}',
-        "enter /user-software/venv/pytorch/bin/python -c 'import mine'",
-        f"enter {check}; echo writable $?",
-        f"apptainer exec --bind {directory}:/user-software:ro $SIF {check}; echo packed $?",
-        f"mkdir -p {directory}/other/site-packages",  # where a new image has its packages
-        f"enter env PYTHONPATH=/user-software/other/site-packages {check} || echo moved $?",
-    ]
-    version, *status = testbed.run("\n".join(lines)).splitlines()
-    assert version.startswith("2.")
-    assert status == ["writable 0", "packed 0", "moved 4"]

@@ -24,7 +24,7 @@ def documented_variables():
 
 
 def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_path):
-    """With every parameter of a recipe, with user-software, and without the host's network."""
+    """With every parameter of a recipe, and with user-software."""
     site.user_software.mkdir(parents=True, exist_ok=True)
     script, before, loaded = recorded(tmp_path, "", f"module load {site.name}")
     site.run(script)
@@ -33,7 +33,7 @@ def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_pat
     changed = {name for name in new if new.get(name) != old.get(name)}
     documented = {name: cells[list(ENTER).index(site.recipe)] for name, cells in documented_variables().items()}
     assert len(documented) > 20
-    possible = {name: cell for name, cell in documented.items() if cell != "-" and "PYTORCH_HOST_NETWORK" not in cell}
+    possible = {name: cell for name, cell in documented.items() if cell != "-"}
     assert {name for name, cell in possible.items() if not cell.startswith(("if needed", "if [packed]"))} <= changed
     # other variables are EasyBuild's, notes for unloading, and those of the cluster profile
     unexplained = {
@@ -44,7 +44,7 @@ def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_pat
     assert unexplained == {"MODULEPATH"}
 
 
-def test_help_has_the_three_lines_and_where_packages_go_and_keyword_finds_the_module(site):
+def test_help_has_the_three_lines_and_names_variables_that_the_module_sets(site):
     result = site.run_unchecked(f"module help {site.name}")
     lines = [line.strip() for line in result.stderr.splitlines()]
     enter = ENTER[site.recipe]
@@ -53,23 +53,8 @@ def test_help_has_the_three_lines_and_where_packages_go_and_keyword_finds_the_mo
         f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u train.py",
         f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/mnist_ddp.py",
     ]
-    text = " ".join(lines)
-    named = " ".join(f"${{{name}:?}}" for name in re.findall(r"\$([A-Z]\w+)", text))
+    named = " ".join(f"${{{name}:?}}" for name in re.findall(r"\$([A-Z]\w+)", " ".join(lines)))
     assert site.run(f"module load {site.name}; echo {named}")
-    recipe = (site.root / f"{site.recipe}.eb").read_text()
-    assert ("GPU: NVIDIA (CUDA)" if "gpu = 'cuda'" in recipe else "GPU: none") in text
-    assert "$PYTHONUSERBASE" in text
-    # Lmod shortens the list
-    assert re.search(r"\sPyTorch/", site.run_unchecked("module keyword PyTorch").stderr)
-    assert "Description: PyTorch for" in " ".join(site.run_unchecked(f"module whatis {site.name}").stderr.split())
-
-
-def test_spider_finds_the_module_and_shows_how_to_load_it(site):
-    if site.system.name != "Lmod":
-        pytest.skip("spider is Lmod's")
-    text = " ".join(site.run_unchecked(f"module spider PyTorch; module spider {site.name}").stderr.split())
-    assert "Description: PyTorch for" in text
-    assert "This module can be loaded directly" in text
 
 
 def test_show_lists_every_variable_that_loading_sets(site, tmp_path):

@@ -9,16 +9,14 @@ from testbed.module_systems import modulecmd, values
 from testbed.recipes import CONTAINER, EASYCONFIGS, VENV, VERSION
 from testbed.recipes import module as module_of
 
-SHIFTER = "PyTorch-2.1.0-ngc-23.07-shifter"
+SHIFTER = "PyTorch-2.10.0-ngc-26.01-shifter"
 SYSTEMS = [
     ("Lmod", "Lua"),
-    pytest.param(("Lmod", "Tcl"), marks=pytest.mark.thorough),
     ("Environment Modules", "Tcl"),
     *(
-        pytest.param((version, syntax), marks=pytest.mark.thorough)
+        pytest.param((version, "Lua" if "Lmod" in version else "Tcl"), marks=pytest.mark.thorough)
         for version, (_, suite) in VERSIONS.items()
         if suite
-        for syntax in (["Lua", "Tcl"] if "Lmod" in version else ["Tcl"])
     ),
 ]
 

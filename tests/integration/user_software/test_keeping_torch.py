@@ -19,7 +19,7 @@ RELEASES = [
 ]
 
 #: Of PyPI, whose old releases require no torch, or which require it in its build.
-PACKAGES = ["accelerate", "transformers[torch]", "lightning", "timm", "torchmetrics", "peft", "deepspeed"]
+PACKAGES = ["accelerate", "transformers[torch]", "lightning", "torchmetrics", "peft", "deepspeed"]
 
 
 @pytest.fixture
@@ -55,40 +55,26 @@ LIST = 'pip list 2>/dev/null | grep -E "^(accelerate|torch) "'
 
 @pytest.mark.parametrize("keeping", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_own_environments_get_the_latest_release_that_fits_and_the_modules_torch(keeping):
-    output = keeping(
-        f"{ON_TOP}; pip check; pip install -q accelerate; echo $?; {IMPORT}; {LIST}; pip install -q timm; echo $?"
-    )
-    checked, *lines = output.splitlines()
-    assert checked == "No broken requirements found."
-    assert lines[:2] == ["0", "2.13.0+cpu 2.0"], output
-    assert [line.split() for line in lines[2:4]] == [["accelerate", "1.15.0"], ["torch", "2.13.0+cpu"]]
+    lines = keeping(
+        f"{ON_TOP}; pip check; pip install -q accelerate; echo $?; {IMPORT}; {LIST}; pip install -q torch==2.15.0; echo $?"
+    ).splitlines()
+    assert lines[:3] == ["No broken requirements found.", "0", "2.13.0+cpu 2.0"], lines
+    assert [line.split() for line in lines[3:5]] == [["accelerate", "1.15.0"], ["torch", "2.13.0+cpu"]]
     assert lines[-1] == "1"
-    assert "Take 0.28.0+cpu from PyTorch's index" in output
 
 
 @pytest.mark.parametrize("keeping", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
-def test_uv_does_as_pip_in_projects_and_scripts_too(keeping, index):
+def test_uv_projects_get_the_modules_torch_with_the_lines_of_the_page(keeping, index):
     if not shutil.which("uv"):
         pytest.skip("no uv: ./run-tests installs it")
-    tool = 'constraint-dependencies = ["torch==2.13.0+cpu"]\nfind-links = ["HELD"]\n'
     project = 'name = "p"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["accelerate"]\n'
-    (index / "pyproject.toml").write_text(f"[project]\n{project}[tool.uv]\npackage = false\n{tool}")
-    script = ['requires-python = ">=3.11"', 'dependencies = ["accelerate"]', "[tool.uv]", *tool.splitlines()]
-    lines = ["# /// script", *(f"# {line}" for line in script), "# ///", "import torch; print(torch.__version__)"]
-    (index / "script.py").write_text("\n".join(lines) + "\n")
+    tool = 'package = false\nconstraint-dependencies = ["torch==2.13.0+cpu"]\nfind-links = ["HELD"]\n'
+    (index / "pyproject.toml").write_text(f"[project]\n{project}[tool.uv]\n{tool}")
     output = keeping(
-        f"""{ON_TOP.replace("venv", "venv --without-pip")}; uv pip install -q accelerate; echo $?
-uv {LIST}
-uv pip install -q torch==2.15.0; echo $?; deactivate
-sed -i s,HELD,$CONTAINERROOT/held, pyproject.toml script.py; uv venv -q --system-site-packages; uv sync -q; echo $?
-uv run -q python -c "import importlib.util as u; print(u.find_spec(\\"torch\\").origin)"; uv run -q script.py"""
+        """sed -i s,HELD,$CONTAINERROOT/held, pyproject.toml; uv venv -q --system-site-packages; uv sync -q; echo $?
+uv run -q python -c "import torch; print(torch.__version__)\""""
     )
-    lines = output.splitlines()
-    assert lines[0] == "0", output
-    assert lines[1].split() == ["accelerate", "1.15.0"]
-    assert lines[-4:-2] == ["1", "0"], output
-    assert lines[-2].endswith("-packages/torch/__init__.py")
-    assert lines[-1] == "2.13.0+cpu"
+    assert output.splitlines()[-2:] == ["0", "2.13.0+cpu"], output
 
 
 @pytest.mark.thorough
@@ -110,9 +96,5 @@ PYTHONPATH=D python -c 'import torch, {name}; print(torch.__version__, {name}.__
         timeout=1800,
     )
     lines = result.stdout.splitlines()
-    if package == "timm":  # no torchvision of PyPI loads beside a torch for CPUs
-        assert lines[-1] == "status 1"
-        assert "Take 0.28.0+cpu from PyTorch's index" in result.stdout
-    else:
-        assert "status 0" in lines
-        assert re.match(r"2\.13\.0\+cpu (1\.1|2\.|5\.|0\.2|0\.19|1\.9)", lines[-1]), result.stdout
+    assert "status 0" in lines
+    assert re.match(r"2\.13\.0\+cpu (1\.1|2\.|5\.|0\.2|0\.19|1\.9)", lines[-1]), result.stdout

@@ -119,7 +119,7 @@ class Installed:
         (self.root / "libexec" / "installation.bash").write_text(
             f"engine=apptainer image='{self.image.name}' user_software='{self.user_software}'\n"
             f"packages=.local/mine-1234 binds=(/usr /nowhere)\n"
-            f"files=(HF_HOME PIP_CERT) gpu=cuda runtime='{self.runtime}/singularity'\n"
+            f"files=(PIP_CERT) gpu=cuda runtime='{self.runtime}/singularity'\n"
         )
         (self.runtime / "singularity").write_text(RUNTIME)
         (self.runtime / "singularity").chmod(0o755)

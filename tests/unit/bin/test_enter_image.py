@@ -35,18 +35,15 @@ def test_a_working_directory_is_entered_by_its_physical_path_and_one_that_is_gon
     assert "pwd: the working directory is gone. Change to another one\n" in result.stderr
 
 
-@pytest.mark.parametrize("before", ["nothing", "another module", "submitted in the image"])
+@pytest.mark.parametrize("before", ["nothing", "another module"])
 def test_without_the_module_a_command_has_what_the_module_sets(installed, before):
     certificate = installed.work / "ca.pem"
     certificate.touch()
-    variables = {"PIP_CERT": str(certificate), "HF_HOME": "/absent"}
+    variables = {"PIP_CERT": str(certificate), "HF_HOME": str(installed.work)}
     if before == "another module":
         variables.update(CONTAINERROOT="/other", SIFPYTORCH="/other.sif", APPTAINER_BIND="/mine")
         names = ("APPTAINER_BINDPATH", "__PYTORCH_ADDED_TO_APPTAINER_BINDPATH")
         variables.update(dict.fromkeys(names, "/other:/runscripts"))
-    if before == "submitted in the image":
-        variables.update(CONTAINERROOT=str(installed.root), APPTAINER_CONTAINER=str(installed.image))
-        variables["APPTAINER_BIND"] = "/runscripts,/payload,/mine,/user-software"
     given = installed.environment(**variables)
     root, store = installed.root, installed.user_software
     binds = f"{root}/runscripts:/runscripts,{root}/payload:/payload,/usr,{certificate},{store}:/user-software"
@@ -67,23 +64,32 @@ def test_packed_user_software_and_a_users_own_binds_are_mounted_without_the_modu
     assert installed.environment()["APPTAINER_BINDPATH"].endswith(f"{installed.user_software}:/user-software")
 
 
-def test_destinations_that_a_job_inherits_from_the_image_with_the_module_are_dropped(installed):
-    """Nor has it the variables with which a runtime sets those of the image."""
-    binds = {"APPTAINER_BIND": "/runscripts,/mine", "SINGULARITY_BIND": "/runscripts"}
-    note = {"__PYTORCH_ADDED_TO_APPTAINERENV_PREPEND_PATH": "/runscripts:/x"}
-    given = installed.environment(**installed.loaded, **binds, **note)
-    assert [given[name].strip(",") for name in binds] == ["/mine", ""]
+@pytest.mark.parametrize("name", ["APPTAINER_BIND", "SINGULARITY_BIND"])
+def test_a_job_that_an_image_submitted_names_the_line_that_it_begins_with(installed, name):
+    variables = {**installed.loaded, name: "/mine,/runscripts,/payload"}
+    rank = installed.start("env", **variables)
+    assert rank.communicate()[1].endswith("Start the job with: unset APPTAINER_BIND SINGULARITY_BIND\n")
+    assert rank.returncode == 2
+    note = {"__PYTORCH_ADDED_TO_APPTAINERENV_PREPEND_PATH": "/runscripts:/x"}  # nor has it the image's variables
+    given = installed.environment(**installed.loaded, **note)
     assert given["APPTAINERENV_PREPEND_PATH"] == "/runscripts:/x"
     given = installed.environment(**installed.loaded, **note, APPTAINERENV_PREPEND_PATH="/user-software/bin")
     assert given["APPTAINERENV_PREPEND_PATH"] == "/user-software/bin"
+
+
+@pytest.mark.parametrize("home", ["", "relative"])
+def test_without_the_module_a_home_that_is_no_absolute_path_is_an_error(installed, home):
+    rank = installed.start("env", HOME=home)
+    assert rank.communicate()[1] == f"env: HOME is not an absolute path: '{home}'. Export HOME\n"
+    assert rank.returncode == 2
 
 
 def test_a_list_of_binds_that_the_user_has_replaced_has_the_modules_too(installed):
     ours = "/x:/runscripts,/y"
     variables = dict(installed.loaded, APPTAINER_BINDPATH="/mine", SINGULARITY_BINDPATH=ours)
     variables.update({f"__PYTORCH_ADDED_TO_{name}_BINDPATH": ours for name in ("APPTAINER", "SINGULARITY")})
-    given = installed.environment(**variables, __CLUSTER_ADDED_TO_APPTAINER_BINDPATH="/a,/b")
-    assert (given["APPTAINER_BINDPATH"], given["SINGULARITY_BINDPATH"]) == (f"/mine,/a,/b,{ours}", ours)
+    given = installed.environment(**variables)
+    assert (given["APPTAINER_BINDPATH"], given["SINGULARITY_BINDPATH"]) == (f"/mine,{ours}", ours)
 
 
 def test_the_runtime_of_the_installation_is_used_if_path_has_none(installed):

@@ -29,6 +29,7 @@ def command(path, lines):
 def module_text(app):
     """The module file as EasyBuild would write it, without the sections that need an installation."""
     app.src = []
+    app.installation.recover()
     app.make_installdir()
     app.module_generator.start_module_creation()
     return app.module_generator.get_description() + app.make_module_extra()

@@ -77,10 +77,3 @@ def test_the_recipes_pass_easybuilds_own_check(check, tmp_path, lmod):
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "unknown easyconfig parameter" not in result.stderr
-
-
-def test_easyblocks_hold_no_shell_script():
-    for path in TREE.glob("easyblocks/**/*.py"):
-        # the generic easyblock is one file, with the wrapper of an image's commands in it
-        allowed = ["#!/"] if path.name == "containerimage.py" else []
-        assert re.findall(r"#!/|<<\s*'?EOF", path.read_text()) == allowed, path.name

@@ -1,9 +1,10 @@
 """The versions that pip and uv leave as they are, from what is installed beside torch, and the wheels for them."""
 
+import platform
 import shutil
 import subprocess
 import sys
-import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ def constraints(tmp_path):
 
     def run(packages, image_constraint="", index=""):
         for package, requirements in packages.items():
+            (tmp_path / "module").mkdir(exist_ok=True)
             wheel = write_wheel(tmp_path, *package.split("=="), requirements=requirements)
             shutil.unpack_archive(wheel, tmp_path / "packages", "zip")
         environment = {"PYTHONPATH": str(tmp_path / "packages"), "PIP_CONSTRAINT": image_constraint}
@@ -30,7 +32,8 @@ def constraints(tmp_path):
             check=True,
         )
         file = tmp_path / "module/constraints.txt"
-        return file.read_text().splitlines()[1:] if file.exists() else []
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [line for line in lines if line and not line.startswith("#")]
 
     return run
 
@@ -93,20 +96,15 @@ def test_the_images_own_constraints_are_kept(constraints, tmp_path):
     assert constraints({"torch==2.15.0": []}, str(own)) == ["numpy<2", "torch==2.15.0"]
 
 
-def test_what_is_installed_has_a_wheel_without_modules_and_what_needs_another_index_a_source(constraints, tmp_path):
+def test_what_is_installed_has_a_wheel_without_modules_that_precedes_those_of_an_index(constraints, tmp_path):
     constraints({"torch==2.13.0+cpu": ["triton==3.7.0"], "triton==3.7.0": []}, index="https://example.org/cpu")
     held = tmp_path / "module/held"
-    assert sorted(path.name for path in held.iterdir()) == [
-        "packages",
-        "torch-2.13.0+cpu-py3-none-any.whl",
-        "torchaudio-2.11.0+cpu.tar.gz",
-        "torchvision-0.28.0+cpu.tar.gz",
-        "triton-3.7.0-py3-none-any.whl",
-    ]
-    assert (held / "packages").read_text() == f"{tmp_path}/packages\n"
-    with tarfile.open(held / "torchvision-0.28.0+cpu.tar.gz") as source:
-        backend = source.extractfile("torchvision-0.28.0+cpu/backend.py").read().decode()
-    assert "add --extra-index-url https://example.org/cpu" in backend
+    assert (held / "packages").read_text() == f"{tmp_path}/packages"
+    wheels = {path.name.partition("-999-cp")[0]: path for path in held.glob("*.whl")}
+    assert sorted(wheels) == ["torch-2.13.0+cpu", "triton-3.7.0"]
+    assert f"manylinux_2_28_{platform.machine()}" in wheels["torch-2.13.0+cpu"].stem.rpartition("-")[2].split(".")
+    assert not [name for name in zipfile.ZipFile(wheels["torch-2.13.0+cpu"]).namelist() if name.endswith(".py")]
+    assert "--extra-index-url https://example.org/cpu torchvision" in (tmp_path / "module/constraints.txt").read_text()
 
 
 def test_only_a_directory_of_the_installation_gets_the_line_that_changes_pip(constraints, tmp_path):

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.transaction import Installation
 
@@ -29,10 +30,10 @@ CHANGES = [
 class Site:
     """A directory that software and modules are installed to."""
 
-    def __init__(self, root, syntax=".lua", keeps_replaced=False):
+    def __init__(self, root, keeps_replaced=False):
         self.keeps_replaced = keeps_replaced
         self.directory = root / "software" / "PyTorch" / "1.0"
-        self.module = root / "modules" / "all" / "PyTorch" / f"1.0{syntax}"
+        self.module = root / "modules" / "all" / "PyTorch" / "1.0.lua"
         self.module.parent.mkdir(parents=True)
         self.directory.parent.mkdir(parents=True)
 
@@ -133,15 +134,24 @@ def test_a_kill_while_cleaning_up_is_cleaned_up_too(prefix, tmp_path, monkeypatc
     assert count > 5
 
 
-def test_a_module_in_the_other_syntax_is_withdrawn_and_restored(prefix, tmp_path):
+def test_with_ignore_locks_a_second_installation_ends_and_leaves_the_first_alone(prefix, tmp_path):
     site = Site(tmp_path / "site")
     site.install("old")
-    tcl = site.module.with_suffix("")
-    tcl.write_text("old tcl")
-    other = Installation(str(site.directory), str(tcl))
-    other.begin()
-    assert not site.module.exists()
-    assert not tcl.exists()
-    other.roll_back()
+    first = site.installation()
+    first.begin()
+    with pytest.raises(EasyBuildError, match=r"^Another `eb` is installing .* run `eb` without --ignore-locks$"):
+        site.installation().begin()
+    first.roll_back()
     assert site.state() == ("old", "old")
-    assert tcl.read_text() == "old tcl"
+
+
+@pytest.mark.parametrize("old", ["old", None])
+def test_the_next_eb_knows_whether_it_has_restored_an_installation(prefix, tmp_path, capfd, old):
+    site = Site(tmp_path / "site")
+    if old:
+        site.install(old)
+    site.installation().begin()
+    following = site.installation()
+    following.recover()
+    assert following.is_restored is bool(old)
+    assert f"an earlier installation in {site.directory} did not end" in capfd.readouterr().out

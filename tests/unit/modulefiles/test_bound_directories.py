@@ -73,11 +73,3 @@ def test_the_variable_lists_what_exists_and_the_users_own_value_takes_precedence
         (tmp_path / name).mkdir()
     bind = f"bind_directories {{{tmp_path}/a {tmp_path}/absent {tmp_path}/b {tmp_path}/comma,}}"
     assert puts("$env(PYTORCH_BIND)", before=bind, **own) == expected.format(tmp_path)
-
-
-def test_images_see_what_the_profile_binds_and_the_user_does_not(puts, tmp_path):
-    """A Tcl module under Lmod does not know what a profile sets."""
-    bind = "set ModuleTool Lmod; proc append-path {_ delimiter name entry} { append ::env($name) $entry, }\n"
-    bind += f"bind_directories {{{tmp_path} /usr /bin}}"
-    own = {"APPTAINER_BIND": f"/mine:{tmp_path}:ro", "SINGULARITY_BIND": "/bin", "__PYTORCH_RUNTIME": "none - image"}
-    assert puts('"$env(APPTAINER_BINDPATH) $env(SINGULARITY_BINDPATH)"', before=bind, **own) == "/usr,/bin, /usr,/bin,"

@@ -1,4 +1,4 @@
-"""The cluster profiles as texts: data with sources, nothing known to hang, and the table of docs/clusters.md."""
+"""The cluster profiles as texts: data, nothing known to hang, and the table of docs/clusters.md."""
 
 import re
 from pathlib import Path
@@ -15,9 +15,6 @@ SHARED_SETTING = "    default_"
 POLICY = re.compile(r'policy (?P<name>\w+) (?:"(?P<quoted>[^"$\[]*)"|(?P<plain>[^\s"$\[]+))')
 #: The line by which a profile binds directories of the host into images.
 BINDS = re.compile(r"bind_directories (?:\{(/\S+ ?)+\}|\[directories_of_machine\])")
-#: What a comment names as a setting's source: a page's address, a man page, or a name of the profile's own list.
-ADDRESS = re.compile(r"https://\S+")
-MAN_PAGE = re.compile(r"\b[a-z_]+\(\d\)")
 
 
 def lines(profile):
@@ -44,31 +41,6 @@ def _settings(texts):
     return [(match["name"], match["quoted"] or match["plain"]) for match in found if match]
 
 
-def sources(profile):
-    """The profile's list of sources: name -> address."""
-    named = [re.fullmatch(r"#   (\w+) +(https://\S+?)(, .*)?", line) for line in lines(profile)]
-    return {match[1]: match[2] for match in named if match}
-
-
-def comment_above(profile, name):
-    """The comment that a setting shares with those right above it."""
-    text = [line.strip().removeprefix(SHARED_SETTING.strip()) for line in lines(profile)]
-    number = next(number for number, line in enumerate(text) if line.startswith((f"policy {name} ", f"{name} ")))
-    while text[number].startswith(("policy", "bind_directories")):
-        number -= 1
-    comment = []
-    while text[number].startswith("#"):
-        comment.insert(0, text[number].lstrip("# "))
-        number -= 1
-    return " ".join(comment)
-
-
-def cited(profile, comment):
-    """The names of the profile's list that a comment has in parentheses."""
-    inside = " ".join(re.findall(r"\(([^()]*(?:\(\d\))?[^()]*)\)", comment))
-    return {name for name in sources(profile) if re.search(rf"\b{name}\b", inside)}
-
-
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
     text = (CLUSTER / profile).read_text()
@@ -81,25 +53,6 @@ def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
             f"modulefiles/cluster/{profile}: {line!r} is no line `policy NAME value` (a value with blanks in double "
             "quotes, a comment on a line of its own)"
         )
-
-
-@pytest.mark.parametrize(
-    ("profile", "name"),
-    [(profile, name) for profile in PROFILES for name, _ in own_settings(profile)]
-    + [(PROCEDURES, name) for name, _ in shared_settings()],
-)
-def test_every_setting_has_a_comment_with_its_source(profile, name):
-    comment = comment_above(profile, name)
-    source = ADDRESS.search(comment) or MAN_PAGE.search(comment) or cited(profile, comment)
-    assert source and len(comment.split()) > 3, (
-        f"modulefiles/cluster/{profile}: {name} needs a comment above it with the reason and the source: a man page, "
-        f"an address, or in parentheses a name of the list of sources. There is: {comment!r}"
-    )
-
-
-@pytest.mark.parametrize("profile", [name for name in PROFILES if "bind_directories {" in "".join(lines(name))])
-def test_the_directories_of_a_site_have_a_source(profile):
-    assert cited(profile, comment_above(profile, "bind_directories"))
 
 
 @pytest.mark.parametrize("profile", PROFILES)

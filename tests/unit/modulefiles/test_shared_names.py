@@ -16,21 +16,12 @@ def texts(*places):
     return found
 
 
-def test_what_a_module_mounts_is_recorded_in_the_variable_that_the_commands_read():
-    (name,) = re.findall(r"\$\{(__PYTORCH_\w+):-\}", texts("bin")["bin/make-squashfs"])
-    for syntax in ("lua", "tcl"):
-        path = f"easyblocks/pytorch_install/modulefiles/container.{syntax}"
-        assert name in texts("easyblocks")[path], f"{path}: bin/make-squashfs reads {name}"
-
-
 def test_every_variable_of_our_own_that_a_profile_sets_is_read_by_a_program():
     profiles = "\n".join(text for path, text in texts("modulefiles").items() if "/cluster/" in path)
     programs = "\n".join(texts("runscripts", "payload").values())
-    procedures = texts("modulefiles")["modulefiles/cluster/.policy.tcl"]
-    (by_procedures,) = re.findall(r"^array set host_network \{(.*)\}$", procedures, re.MULTILINE)
     prefixes = re.findall(r'^[A-Z_]+ = "(PYTORCH_[A-Z_]+_)"$', programs, re.MULTILINE)
     assert {"PYTORCH_MULTI_NODE_", "PYTORCH_ONE_NODE_", "PYTORCH_DISTRIBUTED_"} <= set(prefixes)
     ours = set(re.findall(r"^(?:    default_)?policy (PYTORCH_\w+)", profiles, re.MULTILINE))
     named = {name for name in ours if not name.startswith((*prefixes, "PYTORCH_DRIVER_"))}
     assert {"PYTORCH_FABRIC_NAME", "PYTORCH_SOCKET_IFNAME"} <= named
-    assert not {name for name in named if f'"{name}"' not in programs and name not in by_procedures.split()}
+    assert not {name for name in named if f'"{name}"' not in programs}

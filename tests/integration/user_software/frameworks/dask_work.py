@@ -13,7 +13,12 @@ def work(number):
 
 
 if __name__ == "__main__":
-    cluster = SLURMCluster(cores=1, memory="1GB", python=os.environ["CONTAINERROOT"] + "/bin/conda-python-simple")
+    cluster = SLURMCluster(
+        cores=1,
+        memory="1GB",
+        python=os.environ["CONTAINERROOT"] + "/bin/conda-python-simple",
+        job_script_prologue=["unset APPTAINER_BIND SINGULARITY_BIND"],
+    )
     cluster.scale(jobs=2)
     with Client(cluster) as client:
         client.wait_for_workers(2, timeout=300)

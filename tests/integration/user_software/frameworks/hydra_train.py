@@ -6,6 +6,8 @@ import sys
 import hydra
 
 sys.executable = os.environ["CONTAINERROOT"] + "/bin/conda-python-distributed"
+for name in ("APPTAINER_BIND", "SINGULARITY_BIND"):
+    os.environ.pop(name, None)
 
 
 @hydra.main(version_base="1.3", config_path=None)

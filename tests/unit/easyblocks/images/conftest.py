@@ -11,10 +11,12 @@ def runtime(monkeypatch):
 
 @pytest.fixture
 def image_of(container, runtime):
-    """A function that gives the image of a recipe with some lines, and other attributes."""
+    """A function that gives the image of a recipe with some lines, records of its sources, and other attributes."""
 
-    def make(lines, **values):
-        image = container(lines).image
+    def make(lines, sources=(), **values):
+        block = container(lines)
+        block.src = list(sources)
+        image = block.image
         for name, value in values.items():
             setattr(image, name, value)
         return image

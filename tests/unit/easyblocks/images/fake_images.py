@@ -37,5 +37,5 @@ def download(image, monkeypatch, machine=b"02"):
         Path(part).write_bytes(sif(b"downloaded", machine=machine))
 
     commands = keep_commands(monkeypatch, containerimage, meanwhile=arrive)
-    image.download(image.downloads[0])
+    image.fetch()
     return commands

@@ -1,17 +1,13 @@
 """What is in an image: what every image has that is built here, its Python, and its packages."""
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from recipes import command
 
 from pytorch_install import runtime
 from pytorch_install.built_images import HOOK_CODE, LAYOUT
-from pytorch_install.images import write_provenance
 
 NONE = '#!/bin/sh\necho "There is no runscript defined for this container\\n";\n'
 
@@ -62,21 +58,3 @@ def test_the_activation_of_the_conda_environment_can_have_quotation_marks(prefix
     code = "import os; print(os.environ['A'], os.environ['B'])"
     output = subprocess.check_output([*words[3:], "-c", code], env=environment, text=True)
     assert output == "it's here of the image\n"
-
-
-def test_an_image_without_pip_is_a_warning(image_of, tmp_path, monkeypatch, capfd):
-    python = command(
-        tmp_path / "bin" / "python3",
-        """[ "$2" != -c ] || echo '{"python": "/bin/python3"}'
-        [ "$2" != -m ] || { echo 'No module named pip' >&2; exit 1; }
-        """,
-    )
-    command(tmp_path / "bin" / "apptainer", "echo apptainer version 1.4.1\n")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    (tmp_path / "x.sif").touch()
-    written = write_provenance(image_of("image = 'x.sif'"), str(tmp_path / "x.sif"), [str(python)], ["--version"])
-    directory = Path(written)
-    record = json.loads((directory / "image.json").read_text())
-    assert (record["python"], record["runtime"]) == ("/bin/python3", "apptainer version 1.4.1")
-    assert {path.name for path in directory.iterdir()} == {"image.json"}
-    assert "no list of packages: pip failed in the image: No module named pip" in capfd.readouterr().err

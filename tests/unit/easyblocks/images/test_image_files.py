@@ -3,9 +3,7 @@
 import hashlib
 import json
 import platform
-import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from easybuild.framework.easyblock import EasyBlock
@@ -51,7 +49,7 @@ def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(containe
         installed.write_bytes(b"image")
         complete = {"identity": image.identity, "sha256": hashlib.sha256(b"image").hexdigest()}
         (installed.parent / "provenance" / "image.json").write_text(record(complete))
-        app.checksum_step()
+        app.fetch_step()
         return app.image.is_kept
 
     assert kept(json.dumps)
@@ -68,12 +66,10 @@ def test_a_dry_run_copies_nothing_and_reports_no_error(container, runtime):
 
 
 def test_compression_is_a_variable_that_runtimes_without_that_option_ignore(image_of, tmp_path, monkeypatch):
-    lines, values = (
-        "sources = ['a.def']\nmksquashfs_args = '-comp gzip'",
-        {"sources": [{"name": "a.def", "path": str(tmp_path / "a.def")}]},
-    )
     (tmp_path / "a.def").write_text("Bootstrap: localimage\n")
-    image = image_of(lines, builddir=str(tmp_path / "build"), **values)
+    source = {"name": "a.def", "path": str(tmp_path / "a.def")}
+    lines = "sources = ['a.def']\nmksquashfs_args = '-comp gzip'"
+    image = image_of(lines, [source], builddir=str(tmp_path / "build"))
     commands = keep_commands(monkeypatch, containerimage)
     image.build()
     image = image_of(f"image = 'docker://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
@@ -85,50 +81,23 @@ def test_compression_is_a_variable_that_runtimes_without_that_option_ignore(imag
         assert "--mksquashfs-args" not in command
 
 
-def test_an_existing_download_is_used_without_writing_to_its_directory(image_of, monkeypatch):
+def test_an_existing_download_is_used_and_a_damaged_one_replaced(image_of, monkeypatch):
     image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-    download(image, monkeypatch)
-    with monkeypatch.context() as patch:
-        patch.setattr(containerimage, "mkdir", None)
-        image.fetch()
-    assert (image.file, image.checksum) == (image.downloads[0], hashlib.sha256(sif(b"downloaded")).hexdigest())
-    for damaged, content in ((f"{image.file}.json", b'{"identity": "cut o'), (image.file, b"bit")):
+    assert len(download(image, monkeypatch)) == 1
+    path = image.file
+    assert path.endswith(f"sources/p/PyTorch/images/{DIGEST.replace(':', '-')}.sif")
+    assert not download(image, monkeypatch)
+    assert (image.file, image.checksum) == (path, hashlib.sha256(sif(b"downloaded")).hexdigest())
+    for damaged, content in ((f"{path}.json", b'{"identity": "cut o'), (path, b"bit")):
         Path(damaged).write_bytes(content)
-        image.fetch()
+        assert len(download(image, monkeypatch)) == 1
         assert Path(image.file).read_bytes() == sif(b"downloaded")
-
-
-def test_two_downloads_at_once_both_succeed_and_the_rest_of_a_killed_one_is_removed(image_of, monkeypatch):
-    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-    monkeypatch.setattr(containerimage, "PAUSE", 0)
-    parts = []
-
-    def run(words, *_, **__):
-        part = next(Path(word) for word in words if word.endswith(".part"))
-        parts.append(part)
-        if len(parts) == 1:  # another `eb` has finished, and removes the cache
-            shutil.rmtree(part.parent)
-        else:
-            part.write_bytes(sif(b"downloaded"))
-            part.with_name("1.part").touch()
-        return SimpleNamespace(exit_code=0, output="")
-
-    monkeypatch.setattr(containerimage, "run_command", run)
-    image.fetch()
-    assert len(parts) == 2 and Path(image.file).read_bytes() == sif(b"downloaded")
-    assert sorted(path.suffix for path in Path(image.file).parent.iterdir()) == [".json", ".sif"]
-
-
-def test_a_download_that_is_not_for_this_machine_leaves_nothing(image_of, monkeypatch):
-    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-    with pytest.raises(EasyBuildError, match=f"is an image for {OTHER}, and this host is {HERE}"):
-        download(image, monkeypatch, machine=CODES[OTHER])
-    assert not [path for path in Path(image.downloads[0]).parent.rglob("*") if path.is_file()]
+    assert sorted(file.suffix for file in Path(path).parent.iterdir()) == [".json", ".sif"]
 
 
 def test_each_machine_has_its_own_download(image_of, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert image_of(f"image = 'docker://a/b@{DIGEST}'").downloads[0].endswith(".aarch64.sif")
+    assert image_of(f"image = 'docker://a/b@{DIGEST}'").download_name.endswith(".aarch64.sif")
 
 
 @pytest.fixture
@@ -159,11 +128,12 @@ def test_a_lock_without_wheels_for_this_host_is_one_sentence_at_once(made, tmp_p
 
 def test_an_image_for_another_machine_is_refused_and_one_whose_header_names_none_is_taken(made, tmp_path):
     path = tmp_path / "x.sif"
+    lines = f"image = 'x.sif'\ncentral_images = ['{tmp_path}']"
     path.write_bytes(sif(b"", machine=CODES[OTHER]))
-    with pytest.raises(EasyBuildError, match=f"x.sif is an image for {OTHER}, and this host is {HERE}. Choose"):
-        containerimage.require_image_format(str(path))
+    with pytest.raises(EasyBuildError, match=f"x.sif is for {OTHER}, and this host is {HERE}. Choose"):
+        made(lines).fetch_step()
     path.write_bytes(sif(b"", machine=b"00"))
-    app = made(f"image = 'x.sif'\ncentral_images = ['{tmp_path}']")
+    app = made(lines)
     with pytest.raises(EasyBuildError, match="'y.sif' anywhere, and downloading it is disabled"):
         made("image = 'y.sif'\ncentral_images = ['/nowhere']").fetch_step()
     for step in (app.fetch_step, app.checksum_step, app.configure_step):
@@ -178,6 +148,6 @@ def test_a_recipe_names_one_file_for_each_machine_as_in_easybuild(made, tmp_path
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     checksums = {f"x-{OTHER}.sif": "0" * 64, path.name: digest}
     app = made(f"sources = ['x-%(arch)s.sif']\nchecksums = [{checksums}]\ncentral_images = ['{path.parent}']")
-    app.fetch_sources()
+    app.fetch_step()
     app.checksum_step()
     assert app.image.file == str(path)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""
+Who can read an installation: a check before the long steps, and of the host's files that it links to.
+"""
+import grp
+import os
+import stat
+from pathlib import Path
+
+from easybuild.tools.build_log import EasyBuildError, print_warning
+from easybuild.tools.config import build_option
+
+
+def check_access(*directories):
+    """Stop if those who shall use the module could not read what `eb` makes in directories; warn if all can write."""
+    mask = os.umask(0)
+    os.umask(mask)
+    group = build_option('group')
+    if not mask & stat.S_IWOTH:
+        print_warning("umask %03o: all users can change this installation. Run `eb --umask=022`" % mask)
+    if group:
+        for directory in map(Path, directories):
+            require_group(directory, group)
+    is_private = mask & (stat.S_IXGRP if group else stat.S_IXOTH)
+    if is_private and (group or not build_option('umask')):
+        raise EasyBuildError("umask %03o: other users could not load the module. Run `eb --umask=%s`, or, to install "
+                             "it for yourself, `eb --umask=077` without --group", mask, '027' if group else '022')
+
+
+def require_group(directory, group):
+    """Stop if members of a group cannot enter a directory or one above it; EasyBuild gives new ones to the group."""
+    number = grp.getgrnam(group).gr_gid
+    for path in filter(Path.is_dir, (directory, *directory.parents)):
+        status = path.stat()
+        is_members = status.st_gid == number and status.st_mode & stat.S_IXGRP
+        if not (is_members or status.st_mode & stat.S_IXOTH):
+            raise EasyBuildError("Group %s cannot enter %s, and could not load the module. Run `chgrp %s %s` and "
+                                 "`chmod g+rxs %s`", group, path, group, path, path)
+
+
+def first_unreadable(path):
+    """The first directory above a path, or its file, that is missing or that other users cannot read; or None."""
+    path = Path(path).resolve()
+    for part in (*reversed(path.parents), path):
+        needed = stat.S_IROTH if part == path else stat.S_IXOTH
+        if not (part.exists() and part.stat().st_mode & needed):
+            return part
+    return None
