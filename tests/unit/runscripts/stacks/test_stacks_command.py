@@ -31,7 +31,7 @@ def stacks(runscripts, tmp_path):
 
 def answer(node, *numbers):
     """Shell code which prints the answer of a node as `srun --label` does."""
-    return printed(node, in_lines({"node": node, "ranks": [rank(number, node=node) for number in numbers]}))
+    return printed(node, in_lines(node, [rank(number, node=node) for number in numbers]))
 
 
 def printed(task, lines):
@@ -51,7 +51,7 @@ def test_srun_that_hangs_is_ended(monkeypatch, tmp_path):
     program(tmp_path / "srun", "exec sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(command, "STEP_SECONDS", -1)
-    assert command.ask_nodes("7", None, "n1", None, 1) == ([], [("n1", "no answer: timed out after 1 s")])
+    assert command.ask_nodes(command.Component("7", None, "n1"), None, 1) == ([], [("n1", "no answer: timed out after 1 s")])
 
 
 NO_RANK = (
@@ -65,8 +65,8 @@ NO_RANK = (
     [
         ("9", {"rows": ""}, "job 9 does not run: Slurm has no such job. Running jobs: squeue --me"),
         ("7", {"rows": "7|7|PENDING|"}, "job 7 does not run: its state is PENDING. Running jobs: squeue --me"),
-        ("7.5", {"steps": "7.0|n1"}, "step 7.5 does not run. Steps of this job: 7.0"),
-        ("7.5", {"steps": ""}, "step 7.5 does not run. Steps of this job: none"),
+        ("7.5", {"steps": "7.0|n1"}, "step 7.5 does not run. Steps of this job: squeue --steps --jobs=7"),
+        ("7.5", {"steps": ""}, "step 7.5 does not run. Steps of this job: squeue --steps --jobs=7"),
         ("", {}, "no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help"),
         ("7", {"rows": "7|7|RUNNING|nid0001", "srun": answer("nid0001")}, NO_RANK),
     ],
@@ -83,13 +83,12 @@ def test_a_job_is_a_number_or_an_element_of_an_array(stacks, name):
 
 
 def test_an_answer_survives_being_mixed_with_others():
-    answers = [{"node": f"nid{number}", "ranks": [rank(number) for number in range(40)]} for number in range(3)]
-    parts = [printed(f" {n}", in_lines(answer)).splitlines()[1:-1] for n, answer in enumerate(answers)]
+    answers = {f"nid{node}": [rank(number) for number in range(40)] for node in range(3)}
+    parts = [printed(f" {node[3:]}", in_lines(node, ranks)).splitlines()[1:-1] for node, ranks in answers.items()]
     assert max(len(line) for lines in parts for line in lines) < 1000
     mixed = [line for lines in zip(*parts) for line in reversed(lines)]
-    read = read_lines("\n".join(["srun: noise", *mixed]))
-    assert sorted(read, key=lambda answer: answer["node"]) == answers
-    assert {answer["node"] for answer in read_lines("\n".join(mixed[1:]))} == {"nid0", "nid1"}
+    assert read_lines("\n".join(["srun: noise", *mixed])) == answers
+    assert set(read_lines("\n".join(mixed[1:]))) == {"nid0", "nid1"}
 
 
 ARRAY = "7_2|7|PENDING|\n7_1|9|RUNNING|nid0002\n7_0|8|RUNNING|nid0001"
