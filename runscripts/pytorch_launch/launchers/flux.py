@@ -2,76 +2,99 @@
 """The worlds of Flux.
 
 A task has its rank, its number on the node, and the numbers of tasks and of nodes (flux-environment(7), "JOB
-ENVIRONMENT"), but no variable with the node of rank 0 or the number of tasks on its node. These come from, in order:
-
-- the file of Cray's PMI, which Flux writes where its plugin cray-pals is loaded (flux-shell-cray-pals(1), of
-  flux-coral2), as on El Capitan. Reading it takes 0.2 ms for 8,000 ranks.
-- an exported MASTER_ADDR, with as many tasks on each node: the job script looks it up once for all ranks
-- `flux job taskmap --to=hosts` (flux-job(1)), one process per rank, which connects to the broker of the node: a task
-  has no other access to the list. Starting any process takes 13 ms on two busy cores; the reply takes longer
+ENVIRONMENT"), but no variable with the node of rank 0 or the number of tasks on its node. These come from an exported
+MASTER_ADDR, with as many tasks on each node; or from `flux job taskmap` (flux-job(1)), one process per rank, which
+connects to the broker of the node.
 """
 
-from pytorch_launch import NO_PYTHON, LaunchError
-from pytorch_launch.launchers.mpi import read_layout
+import os
+
+from pytorch_launch import NO_PYTHON, LaunchError, named_tuple
+from pytorch_launch.launchers import FLUX
+from pytorch_launch.launchers.variables import check_inside, launch_number, make_world, number
 from pytorch_launch.topology import parse_cpu_list
-from pytorch_launch.world import check_inside, make_world, number, text_number
 
 OF_FLUX = ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
 
 EXPORT = 'in the job script, before flux run: export MASTER_ADDR=$(get-master "$(flux getattr hostlist)")'
 
+Layout = named_tuple("Layout", "first_host local_size node_rank")
+Layout.__doc__ = "The node of rank 0, the number of ranks on this node, and the number of this node."
+
+Tasks = named_tuple("Tasks", "host ranks")
+Tasks.__doc__ = "A node of a job and the ranks there, a set."
+
 
 def task(env, hostname):
-    rank, size, local_rank, nodes = (number(env, name) for name in (*OF_FLUX[:3], "FLUX_JOB_NNODES"))
+    """The world of a task of Flux."""
+    size = number(env, "FLUX_JOB_SIZE")
     check_inside(env, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", size)
-    first, local_size, node_rank = _layout(env, rank, size, local_rank, nodes)
+    layout = _layout(env, size)
     return make_world(
         env,
         OF_FLUX,
-        local_size=local_size,
-        node_rank=node_rank,
+        local_size=layout.local_size,
+        node_rank=layout.node_rank,
         node=hostname,
-        first_host=first,
+        first_host=layout.first_host,
         source=f"Flux job {env.get('FLUX_JOB_ID')}",
-        launch=text_number(env.get("FLUX_JOB_ID")),
+        launcher=FLUX,
+        launch=launch_number(env.get("FLUX_JOB_ID")),
     )
 
 
-def _layout(env, rank, size, local_rank, nodes):
-    """The node of rank 0, the number of ranks on this node, and the number of this node."""
+def _layout(env, size):
+    nodes = number(env, "FLUX_JOB_NNODES")
     if nodes <= 1:
-        return "127.0.0.1", size, 0
-    layout = read_layout(env.get("PALS_APINFO"), rank)
-    if layout is not None and layout[1] == size:
-        return layout[0], layout[2], layout[3]
+        return Layout("127.0.0.1", size, 0)
     if env.get("MASTER_ADDR") and size % nodes == 0:
-        # Flux counts ranks node by node, or in turn over the nodes (flux-submit(1), --taskmap)
-        local_size = size // nodes
-        by_node, block = divmod(rank, local_size)
-        return env["MASTER_ADDR"], local_size, by_node if block == local_rank else rank % nodes
-    # the command `flux` reports a line `<host>: <ranks>` for each node, in their order
+        return _even_layout(env, size // nodes, nodes)
+    return _asked_layout(env, size, nodes)
+
+
+def _even_layout(env, local_size, nodes):
+    """The Layout of tasks that Flux counts node by node, or in turn over the nodes (flux-submit(1), --taskmap)."""
+    rank = number(env, "FLUX_TASK_RANK")
+    node_rank, local_rank = divmod(rank, local_size)
+    if local_rank != number(env, "FLUX_TASK_LOCAL_ID"):
+        node_rank = rank % nodes
+    return Layout(env["MASTER_ADDR"], local_size, node_rank)
+
+
+def _asked_layout(env, size, nodes):
+    """The Layout that the command `flux` reports, a line `<host>: <ranks>` for each node, in their order."""
     job = env.get("FLUX_JOB_ID", "")
     text = flux(env, "job", "taskmap", "--to=hosts", job)
     if text is None:
-        remedy = f"with {size} tasks on {nodes} nodes put `flux` on PATH" if env.get("MASTER_ADDR") else EXPORT
+        remedy = EXPORT
+        if env.get("MASTER_ADDR"):
+            remedy = f"with {size} tasks on {nodes} nodes put `flux` on PATH"
         raise LaunchError(f"the nodes of Flux job {job} are not known: `flux job taskmap` failed", remedy)
-    lines = [line.partition(": ") for line in text.splitlines() if line.strip()]
-    try:  # sets such as `0-3,8` (flux-framework RFC 22)
-        layouts = [(host.strip(), parse_cpu_list(ranks.strip().strip("[]"))) for host, _, ranks in lines]
-    except ValueError:
-        layouts = []
-    node_of = {number: node for node, (_, ranks) in enumerate(layouts) for number in ranks}
+    on_nodes = _parse(text)
+    node_of = {rank: index for index, tasks in enumerate(on_nodes) for rank in tasks.ranks}
     if sorted(node_of) != list(range(size)):
         raise LaunchError(f"`flux job taskmap --to=hosts {job}` does not list {size} tasks", EXPORT)
-    return layouts[node_of[0]][0], len(layouts[node_of[rank]][1]), (node_of[rank] - node_of[0]) % len(layouts)
+    first = node_of[0]
+    own = node_of[number(env, "FLUX_TASK_RANK")]
+    return Layout(on_nodes[first].host, len(on_nodes[own].ranks), (own - first) % len(on_nodes))
+
+
+def _parse(text):
+    """The Tasks of each node, none if a line is not like `node1: [0-3,8]` (flux-framework RFC 22)."""
+    found = []
+    for line in text.splitlines():
+        host, _, ranks = line.partition(": ")
+        try:
+            found.append(Tasks(host.strip(), parse_cpu_list(ranks.strip().strip("[]"))))
+        except ValueError:
+            return []
+    return found
 
 
 def flux(env, *arguments):
     """The standard output of the command `flux`; None if it fails."""
-    import os  # most launches start no program
-
     source, sink = os.pipe()
-    child = os.fork()
+    child = os.fork()  # `subprocess` costs more than all of this package
     if child == 0:
         try:
             os.dup2(sink, 1)
@@ -81,4 +104,6 @@ def flux(env, *arguments):
     os.close(sink)
     with os.fdopen(source, errors="surrogateescape") as output:
         text = output.read()
-    return text if os.waitpid(child, 0)[1] == 0 else None
+    if os.waitpid(child, 0)[1] != 0:
+        return None
+    return text

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Finds the launcher that started this process, and the world that it reports."""
+
+from importlib import import_module
+
+from pytorch_launch import LaunchError
+from pytorch_launch.launchers import ALONE, LAUNCHERS, SLURM, TORCHRUN
+from pytorch_launch.launchers.inherited import SUBMIT, is_inherited, is_of_another_step
+from pytorch_launch.world import LAUNCH_ID, OF_TORCH
+
+
+def discover(env, hostname, known=()):
+    """The World of the process with environment `env` on `hostname`. Raises LaunchError.
+
+    Variables of a cloud that begin with one of `known` do not matter, as what this process becomes reads them.
+    """
+    inherited = None
+    for name in (TORCHRUN.sign, LAUNCH_ID):
+        if inherited is None and is_of_another_step(env, name):
+            inherited = name
+    for launcher in LAUNCHERS:
+        if not env.get(launcher.sign):
+            continue
+        if launcher is not SLURM and (launcher.sign == inherited or is_inherited(env, launcher.sign)):
+            inherited = inherited or launcher.sign
+            continue
+        world = _ask(launcher, env, hostname, inherited)
+        if world is not None:
+            return world
+    return _function(ALONE)(env, hostname, inherited, known)
+
+
+def _ask(launcher, env, hostname, inherited):
+    """The World of one launcher, None if it did not start this process.
+
+    `inherited` is a variable of another launch, None without one: then torch's variables may be of that launch as well.
+    """
+    checked = env
+    if inherited:
+        checked = {**env, **dict.fromkeys(OF_TORCH, "")}
+    world = _function(launcher)(checked, hostname)
+    if world is not None and inherited:
+        raise LaunchError(f"{inherited}={env[inherited]} is of another launch than {world.source}", SUBMIT)
+    return world
+
+
+def _function(launcher):
+    """The function of a launcher; a rank imports the module of the one that started it."""
+    module, function = launcher.discover.split(":")
+    return getattr(import_module(f"pytorch_launch.launchers.{module}"), function)
