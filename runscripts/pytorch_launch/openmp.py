@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Decides what becomes of variables by which OpenMP binds threads to cores.
+
+libgomp does so as soon as torch is imported: the main thread, and all processes that it starts, get one core
+(pytorch/pytorch#91989, #99625).
+"""
+
+from pytorch_launch import Problem
+
+#: The variables, each with a text in those of its values that name CPUs by number.
+BINDING = {"OMP_PROC_BIND": None, "OMP_PLACES": "{", "GOMP_CPU_AFFINITY": "", "KMP_AFFINITY": "proclist"}
+
+
+def openmp_binding(env):
+    """The variables by which OpenMP binds threads to cores, name to value; none if it binds nothing."""
+    if env.get("OMP_PROC_BIND", "").lower() == "false":
+        return {}
+    return {name: env[name] for name in BINDING if env.get(name, "").lower() not in ("", "none", "disabled")}
+
+
+def choose_openmp(env, world, cpus):
+    """Variables to unset for a rank of `world` with these `cpus`, each with None, and Problems.
+
+    CPU numbers that all ranks of a node have in common bind them to the same cores, beyond their masks.
+    """
+    binding = openmp_binding(env)
+    numbered = []
+    for name in binding:
+        if world.local_size > 1 and BINDING[name] is not None and BINDING[name] in binding[name]:
+            numbered.append(name)
+    warnings = []
+    if numbered:
+        fault = f"{_values(binding, numbered)} would bind all ranks of a node to the same cores, so it is unset"
+        warnings.append(Problem(fault, "omit it: each rank has cores of its own"))
+    others = [name for name in binding if name not in numbered]
+    if others and len(cpus) > 1:
+        fault = f"{_values(binding, others)} binds each rank, and the processes that it starts, such as workers of a "
+        warnings.append(Problem(f"{fault}DataLoader, to one core", f"unset {' and '.join(others)}"))
+    return dict.fromkeys(numbered), warnings
+
+
+def _values(binding, names):
+    return " ".join(f"{name}={binding[name]}" for name in names)
