@@ -5,10 +5,11 @@ import os
 import sys
 
 from pytorch_launch import NO_PYTHON, LaunchError, Problem, exists, is_on, printable, read
-from pytorch_launch.active import choose_python, isolate, shadowing
+from pytorch_launch.active import choose_python
 from pytorch_launch.caches import make_caches
 from pytorch_launch.container import bind_line, check_directory, in_container
 from pytorch_launch.flight import make_dumps
+from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import submit_directory
 from pytorch_launch.launchers.discovery import discover
 from pytorch_launch.locks import old_locks

@@ -6,12 +6,13 @@ the Plan.
 """
 
 from pytorch_launch import Problem, named_tuple
-from pytorch_launch.active import choose_python, isolate, shadowing
+from pytorch_launch.active import choose_python
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.container import check_directory
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.flight import Dumps, choose_dumps
+from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import programs_of_mpi, submit_directory
 from pytorch_launch.launchers.discovery import discover
 from pytorch_launch.locks import old_locks

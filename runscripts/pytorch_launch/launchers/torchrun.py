@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The world of a worker of torchrun (torch.distributed.run, "Environment Variables")."""
 
-from pytorch_launch.launchers import ALONE, LAUNCHERS, TORCHRUN, node_name
+from pytorch_launch.launchers import LAUNCHERS, TORCHRUN, node_name
 from pytorch_launch.launchers.inherited import check_step
 from pytorch_launch.launchers.variables import make_world, optional_number
 from pytorch_launch.world import AGENT, OF_TORCH
@@ -26,13 +26,8 @@ def worker(env, hostname):
 
 
 def _launcher(env):
-    """torchrun, with the hints of what started its agent: its workers have the agent's cores."""
-    around = ALONE
-    for launcher in reversed(LAUNCHERS):
+    """torchrun, with the hint of what started its agent: its workers have the agent's cores."""
+    for launcher in LAUNCHERS:
         if launcher is not TORCHRUN and env.get(launcher.sign):
-            around = launcher
-    return TORCHRUN._replace(
-        more_cores=around.more_cores,
-        one_task_per_node=around.one_task_per_node,
-        to_all_ranks=around.to_all_ranks,
-    )
+            return TORCHRUN._replace(more_cores=launcher.more_cores)
+    return TORCHRUN

@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pytest
 from pytorch_launch import LaunchError
-from pytorch_launch.launchers import discover
-from pytorch_launch.launchers.slurm import master
+from pytorch_launch.launchers.discovery import discover
+from pytorch_launch.launchers.slurm import first_host
 from variables import variables
+
+
+
+@pytest.fixture(autouse=True)
+def in_container(monkeypatch):
+    """The processes of these steps are not children of slurmstepd."""
+    monkeypatch.setattr("pytorch_launch.launchers.inherited.sees_processes_of_host", lambda: False)
+
 
 #: Rank 2 of `salloc -w nid001003 -n1 : -w nid[001001-001002] -N2 -n3 srun --het-group=0,1`, Slurm 22.05: the lists of
 #: the step are sorted, ranks and SLURM_NODEID follow the components.
@@ -72,7 +80,7 @@ def test_a_batch_script_of_one_task_that_inherited_a_step_is_one_process_and_one
     world = discover(submitted, "vm")
     assert (world.rank, world.size, world.job, world.step, world.allocation) == (0, 1, 8, None, (1, 1, "srun"))
     assert str(world.problem).startswith("SLURM_STEP_NUM_TASKS=4 is of a launch around this job: starting one process")
-    assert master(submitted) == "nid001001"
+    assert first_host(submitted) == "nid001001"
     # with Slurm 26.05 the script's step has a number
     more = {"SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)"}
     world = discover({**submitted, **more, "SLURM_STEP_ID": "-5"}, "vm")
@@ -119,15 +127,13 @@ def test_mpirun_in_a_batch_script_that_inherited_a_step_is_not_in_each_task(
     assert bool(discover({**task(submitted, title), **mpi}, "nid001001").problem) == is_warned
 
 
-SIGNS = variables(
-    "TORCHELASTIC_RUN_ID=none OMPI_COMM_WORLD_RANK=1 MPI_LOCALRANKID=1 FLUX_TASK_RANK=1 PALS_RANKID=1 PMI_LOCAL_RANK=1"
-)
+SIGNS = variables("TORCHELASTIC_RUN_ID=none OMPI_COMM_WORLD_RANK=1 MPI_LOCALRANKID=1 FLUX_TASK_RANK=1 PALS_RANKID=1")
 
 
 @pytest.mark.parametrize("sign", SIGNS)
 def test_variables_of_a_launch_around_the_job_are_an_error_in_its_steps(task, step, sign):
     env = task({**step, sign: SIGNS[sign], "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "far"})
-    if sign in ("PALS_RANKID", "PMI_LOCAL_RANK"):  # srun's own variables come before these
+    if sign == "PALS_RANKID":  # srun's own variables come before it
         env.pop("RANK"), env.pop("WORLD_SIZE")
         assert discover(env, "vm").source == "Slurm step 7.0"
         return
@@ -178,7 +184,7 @@ def test_a_job_that_a_rank_submits_is_no_rank_of_its_launch_and_may_start_anothe
     above = [(env["SLURM_TASK_PID"], "bash"), ("1", daemon)]
     if not job.startswith("SLURM"):
         del env["SLURM_TASK_PID"]
-    monkeypatch.setattr("pytorch_launch.world.ancestors", lambda: above)
+    monkeypatch.setattr("pytorch_launch.launchers.inherited.ancestors", lambda: above)
     world = discover(env, "vm")
     assert (world.size, "starting one process" in str(world.problem)) == (1, True)
     assert set(inherited) <= set(world.strays)
@@ -197,7 +203,7 @@ OF_HYDRA = variables("PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2"
 def test_what_a_launcher_only_passes_on_is_of_the_launch_around_the_job(task, monkeypatch, inherited, starter, own):
     env = task({"SLURM_JOB_ID": "8", **inherited})
     above = [("9", starter), (env["SLURM_TASK_PID"], "bash"), ("1", "slurmstepd")]
-    monkeypatch.setattr("pytorch_launch.world.ancestors", lambda: above)
+    monkeypatch.setattr("pytorch_launch.launchers.inherited.ancestors", lambda: above)
     with pytest.raises(LaunchError, match="is of another launch than"):
         discover({**env, **own}, "vm")
 
