@@ -30,10 +30,12 @@ class Gpu(namedtuple("Gpu", "vendor pci partition uuid numa_node")):
     __slots__ = ()
 
 
-FIELDS = "root host pid parent uid launcher launcher_cpus allowed online gpus all_gpus numa distances siblings"
+_Node = namedtuple(
+    "Node", "root host pid parent uid launcher launcher_cpus allowed online gpus all_gpus numa distances siblings"
+)
 
 
-class Node(namedtuple("Node", FIELDS)):
+class Node(_Node):
     """This process and the hardware of its node.
 
     `root`           "" on a node, in the tests a directory with its files

@@ -147,7 +147,7 @@ laptop     | 0-3     | 2 |                             | 8  |   | None None |
 lumi       | {job}   | 8 |                             |    | 4 | {lumi} | 4 4 4 4 4 4 4 4
 # a rank whose GPU is not known is not bound
 dgx        | 0-255   | 4 | CUDA_VISIBLE_DEVICES=MIG-1  |    |   | None None None None | 32 32 32 32
-"""
+"""  # noqa: E501
 LISTS = {
     "dgx": "32-39,48-55 40-47,56-63 0-7,16-23 8-15,24-31 96-103,112-119 104-111,120-127 64-71,80-87 72-79,88-95",
     "lumi": "49-55 57-63 17-23 25-31 1-7 9-15 33-39 41-47",

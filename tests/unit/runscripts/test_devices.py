@@ -12,7 +12,9 @@ from tables import name, table
 from variables import variables
 
 NAMES = {"ROCR": "ROCR_VISIBLE_DEVICES", "HIP": "HIP_VISIBLE_DEVICES", "CUDA": "CUDA_VISIBLE_DEVICES"}
-NAMES.update(STEP="SLURM_STEP_GPUS", NODE="SLURM_GPUS_ON_NODE", ORDER="CUDA_DEVICE_ORDER", TORCHRUN="TORCHELASTIC_RUN_ID")
+NAMES.update(
+    STEP="SLURM_STEP_GPUS", NODE="SLURM_GPUS_ON_NODE", ORDER="CUDA_DEVICE_ORDER", TORCHRUN="TORCHELASTIC_RUN_ID"
+)
 
 
 def environment(text):
@@ -123,7 +125,7 @@ dgx        | CUDA=MIG-3b2a9e0f-1c5d              | 1 of 2 | 0     | -    | -    
 dgx        | CUDA=MIG-GPU-3/1/0,MIG-GPU-3/2/0    | 1 of 2 | 0     | -    | -               | CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=MIG-GPU-3/2/0 | -
 dgx        | CUDA=MIG-a,MIG-b                    | 2 of 3 | 0     | -    | -               | CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=MIG-a | 3 ranks on this node share 2 GPUs
 dgx        | CUDA=MIG-a,MIG-b                    | 0 of 1 | 0     | -    | -               | CUDA_DEVICE_ORDER=PCI_BUS_ID | -
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("row", table(CASES), ids=name)
@@ -154,7 +156,7 @@ dgx  | 4,5,6,7 | NODE=4                   | 0 of 1 | 0     | 4,5,6,7 | 4,5,6,7  
 dgx  | 6       | NODE=1 CUDA=0            | 0 of 1 | 0     | 6       | 6               | -
 dgx  | 4,5     | NODE=2 CUDA=1,0          | 0 of 1 | 0     | 5,4     | 5,4             | -
 dgx  | 1,2     | NODE=2 CUDA=2            | 0 of 1 | None  | -       | -               | entry 2 matches none of the 2 GPUs
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("row", table(IN_CGROUPS), ids=name)
@@ -190,7 +192,9 @@ def exporting(directory, pid, value):
 def test_one_gpu_that_is_exported_to_several_ranks_is_worth_a_warning(tmp_path, pid, value, exported, is_shared):
     env = {"CUDA_VISIBLE_DEVICES": value.replace("1", "0")}
     devices = chooser.choose_devices(env, exporting(tmp_path, pid, value), world(1, 2, exported=exported))
-    assert [str(problem)[:39] for problem in devices.warnings] == ["2 ranks on this node share 1 GPU, and NC"[:39]] * is_shared
+    assert [str(problem)[:39] for problem in devices.warnings] == [
+        "2 ranks on this node share 1 GPU, and NC"[:39]
+    ] * is_shared
 
 
 NARROWED = """
