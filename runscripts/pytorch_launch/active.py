@@ -83,7 +83,7 @@ def _on_path(env, module):
         # Apptainer passes the host's PATH in USER_PATH, as libexec/enter does for other programs
         path += env.get("USER_PATH", "").split(":")
     for entry in path:
-        is_python = exists(f"{entry}/python") or exists(f"{entry}/python3")
+        is_python = os.path.lexists(f"{entry}/python") or os.path.lexists(f"{entry}/python3")
         if is_python and not module.owns(entry):
             prefix = os.path.dirname(entry.rstrip("/"))
             is_environment = exists(f"{prefix}/pyvenv.cfg") or exists(f"{prefix}/conda-meta")
