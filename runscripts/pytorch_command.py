@@ -40,10 +40,14 @@ def write_output(program, text):
 
 def print_message(program, text):
     """Write a line to standard error, unbuffered: a terminal that is gone does not change the exit status."""
-    left = f"{program}: {printable(str(text))}\n".encode(errors="backslashreplace")
+    write_all(2, f"{program}: {printable(str(text))}\n".encode(errors="backslashreplace"))
+
+
+def write_all(descriptor, data):
+    """Write all of `data` at once, so that nothing stays in a buffer; an output that is gone is no error."""
     with contextlib.suppress(OSError):
-        while left:
-            left = left[os.write(2, left) :]
+        while data:
+            data = data[os.write(descriptor, data) :]
 
 
 def run(command, env, stderr=subprocess.PIPE):
@@ -57,6 +61,13 @@ def call(command, seconds, stderr=subprocess.PIPE):
     """The same of a command of Slurm; 124 and what it wrote if it timed out."""
     limited = ["timeout", "--foreground", "--kill-after=10", str(seconds), *command]  # srun ends its step
     return run(limited, outside_of_jobs(os.environ), stderr)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {printable(message)}. See --help\n")
 
 
 def positive(text):

@@ -10,7 +10,7 @@ import re
 from collections import namedtuple
 from pathlib import Path
 
-from pytorch_command import call, positive, print_message, write_output
+from pytorch_command import Parser, call, positive, print_message, write_output
 from pytorch_launch import LaunchError
 from pytorch_launch.nodelist import hosts
 
@@ -77,7 +77,7 @@ def report_job(number, step, seconds):
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=NAME,
         description="Shows where each rank of a running job is.",
         epilog=EPILOG,

@@ -11,8 +11,8 @@ OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SINFO_")
 SIZES = ("SLURM_NTASKS", "SLURM_NPROCS")
 OF_STEP = ("SLURM_STEP", "SLURM_CPU_BIND", "SLURM_MEM_BIND")
 OF_STEP_AND_JOB = (*SIZES, "SLURM_NNODES", "SLURM_DISTRIBUTION")
-#: Files that srun writes in place of this command's output.
-SRUN_FILES = {"--output": "SLURM_STDOUTMODE", "--error": "SLURM_STDERRMODE"}
+#: Names of files that srun writes, as with --output and --error.
+SRUN_FILES = ("SLURM_STDOUTMODE", "SLURM_STDERRMODE")
 
 Allocation = namedtuple("Allocation", "job where nodes tasks is_in_step")
 Allocation.__doc__ = """A job of Slurm, or one component of a heterogeneous job.
