@@ -6,6 +6,7 @@ libgomp does so as soon as torch is imported: the main thread, and all processes
 """
 
 from pytorch_launch import Problem
+from pytorch_launch.world import AGENT
 
 #: The variables, each with a text in those of its values that name CPUs by number.
 BINDING = {"OMP_PROC_BIND": None, "OMP_PLACES": "{", "GOMP_CPU_AFFINITY": "", "KMP_AFFINITY": "proclist"}
@@ -21,9 +22,11 @@ def openmp_binding(env):
 def choose_openmp(env, world, cpus):
     """Variables to unset for a rank of `world` with these `cpus`, each with None, and Problems.
 
-    CPU numbers that all ranks of a node have in common bind them to the same cores, beyond their masks.
+    CPU numbers that all ranks of a node have in common bind them to the same cores, beyond their masks. For a worker,
+    torchrun's agent has set the variables aside.
     """
-    binding = openmp_binding(env)
+    of_agent = {name: env[AGENT + name] for name in BINDING if env.get(AGENT + name)}
+    binding = openmp_binding({**of_agent, **env})
     numbered = []
     for name in binding:
         if world.local_size > 1 and BINDING[name] is not None and BINDING[name] in binding[name]:
