@@ -8,8 +8,9 @@ libgomp does so as soon as torch is imported: the main thread, and all processes
 from pytorch_launch import Problem
 from pytorch_launch.world import AGENT
 
-#: The variables, each with a text in those of its values that name CPUs by number.
-BINDING = {"OMP_PROC_BIND": None, "OMP_PLACES": "{", "GOMP_CPU_AFFINITY": "", "KMP_AFFINITY": "proclist"}
+BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+#: Those that can name CPUs by number, each with a text in such values.
+NUMBERS = {"OMP_PLACES": "{", "GOMP_CPU_AFFINITY": "", "KMP_AFFINITY": "proclist"}
 
 
 def openmp_binding(env):
@@ -22,18 +23,17 @@ def openmp_binding(env):
 def choose_openmp(env, world, cpus):
     """Variables to unset for a rank of `world` with these `cpus`, each with None, and Problems.
 
-    CPU numbers that all ranks of a node have in common bind them to the same cores, beyond their masks. For a worker,
-    torchrun's agent has set the variables aside.
+    CPU numbers that all ranks of a node have in common bind them to the same cores, and a rank with one CPU to another
+    one: beyond their masks. For a worker, torchrun's agent has set the variables aside.
     """
     of_agent = {name: env[AGENT + name] for name in BINDING if env.get(AGENT + name)}
     binding = openmp_binding({**of_agent, **env})
     numbered = []
-    for name in binding:
-        if world.local_size > 1 and BINDING[name] is not None and BINDING[name] in binding[name]:
-            numbered.append(name)
+    if world.local_size > 1 or len(cpus) == 1:
+        numbered = [name for name, value in binding.items() if NUMBERS.get(name, "\0") in value]
     warnings = []
     if numbered:
-        fault = f"{_values(binding, numbered)} would bind all ranks of a node to the same cores, so it is unset"
+        fault = f"{_values(binding, numbered)} names CPUs that other ranks may have, so it is unset"
         warnings.append(Problem(fault, "omit it: each rank has cores of its own"))
     others = [name for name in binding if name not in numbered]
     if others and len(cpus) > 1:

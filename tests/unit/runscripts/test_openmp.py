@@ -16,13 +16,13 @@ OMP_PROC_BIND=FALSE             | 2     | 4    |                   |
 KMP_AFFINITY=disabled           | 2     | 4    |                   |
 KMP_AFFINITY=compact            | 2     | 4    |                   | KMP_AFFINITY=compact binds each rank
 # numbers of CPUs are the same for all ranks of a node
-GOMP_CPU_AFFINITY=0-1           | 2     | 1    | GOMP_CPU_AFFINITY | GOMP_CPU_AFFINITY=0-1 would bind all
-GOMP_CPU_AFFINITY=0-1           | 2     | 4    | GOMP_CPU_AFFINITY | GOMP_CPU_AFFINITY=0-1 would bind all
-OMP_PLACES={0},{1}              | 2     | 1    | OMP_PLACES        | OMP_PLACES={0},{1} would bind all
-KMP_AFFINITY=explicit,proclist=[0,1] | 2 | 1   | KMP_AFFINITY      | KMP_AFFINITY=explicit,proclist=[0,1] would bind all
-PYTORCH_LAUNCH_AGENT_GOMP_CPU_AFFINITY=0-1 | 2 | 1 | GOMP_CPU_AFFINITY | GOMP_CPU_AFFINITY=0-1 would bind all
+GOMP_CPU_AFFINITY=0-1           | 2     | 1    | GOMP_CPU_AFFINITY | GOMP_CPU_AFFINITY=0-1 names CPUs
+GOMP_CPU_AFFINITY=0-1           | 2     | 4    | GOMP_CPU_AFFINITY | GOMP_CPU_AFFINITY=0-1 names CPUs
+OMP_PLACES={0},{1}              | 2     | 1    | OMP_PLACES        | OMP_PLACES={0},{1} names CPUs
+KMP_AFFINITY=explicit,proclist=[0,1] | 2 | 1   | KMP_AFFINITY      | KMP_AFFINITY=explicit,proclist=[0,1] names CPUs
+PYTORCH_LAUNCH_AGENT_GOMP_CPU_AFFINITY=0-1 | 2 | 1 | GOMP_CPU_AFFINITY | GOMP_CPU_AFFINITY=0-1 names CPUs
 GOMP_CPU_AFFINITY=0-1           | 1     | 4    |                   | GOMP_CPU_AFFINITY=0-1 binds each rank
-GOMP_CPU_AFFINITY=0-1           | 1     | 1    |                   |
+GOMP_CPU_AFFINITY=0-1           | 1     | 1    | GOMP_CPU_AFFINITY | GOMP_CPU_AFFINITY=0-1 names CPUs
 """
 
 
