@@ -30,7 +30,7 @@ def choose_openmp(env, world, cpus):
     binding = openmp_binding({**of_agent, **env})
     numbered = []
     if world.local_size > 1 or len(cpus) == 1:
-        numbered = [name for name, value in binding.items() if NUMBERS.get(name, "\0") in value]
+        numbered = _with_numbers(binding)
     warnings = []
     if numbered:
         fault = f"{_values(binding, numbered)} names CPUs that other ranks may have, so it is unset"
@@ -40,6 +40,11 @@ def choose_openmp(env, world, cpus):
         fault = f"{_values(binding, others)} binds each rank, and the processes that it starts, such as workers of a "
         warnings.append(Problem(f"{fault}DataLoader, to one core", f"unset {' and '.join(others)}"))
     return dict.fromkeys(numbered), warnings
+
+
+def _with_numbers(binding):
+    """Those of the variables that name CPUs by number."""
+    return [name for name, value in binding.items() if name in NUMBERS and NUMBERS[name] in value]
 
 
 def _values(binding, names):

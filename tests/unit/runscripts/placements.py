@@ -1,13 +1,15 @@
 """The cores of all ranks of a node, and Slurm's variables that decide them."""
 
 from pytorch_launch import cores, devices
+from pytorch_launch.launchers import SLURM
 from pytorch_launch.topology import cpu_list, read_node
 from pytorch_launch.world import World
 
 
 def world(rank=0, size=1, **fields):
     """The World of a rank of `size`, all on this node."""
-    return World(rank, size, rank, size, 0, "nid001001", "nid001001", "Slurm step 7.0", **fields)
+    fields.update(rank=rank, size=size, local_rank=rank, local_size=size, node_rank=0, launcher=SLURM)
+    return World(node="nid001001", first_host="nid001001", source="Slurm step 7.0", **fields)
 
 
 def step_gpus(env):
