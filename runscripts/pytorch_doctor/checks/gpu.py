@@ -37,7 +37,7 @@ def check_gpu(here):
         if facts["devices"]:
             remedy = "try another node; if all nodes fail, load a module that is built for this driver"
         return fail(f"torch with {runtime} does not compute: {facts['fault']}", remedy)
-    seen = f"{len(facts['devices'])} of {len(visible_gpus(here.env, node).visible)} GPUs"
+    seen = f"{len(facts['devices'])} of {len(visible_gpus(here.env, node).gpus)} GPUs"
     is_limited = any(name in here.env for name in LIMITS[kind.vendor])
     if len(facts["devices"]) < len(node.gpus) and not is_limited:
         return warn(f"torch sees {seen}, and no variable *_VISIBLE_DEVICES hides the others", find_remedy(here, kind))
