@@ -35,23 +35,23 @@ NAME = "PYTORCH_STAGE_DIRECTORY"
 #: File systems on a disk of the node, as stat(1) names them. An overlay can be in memory.
 ON_DISK = ("btrfs", "ext2/ext3", "f2fs", "xfs", "zfs")
 END_SECONDS = 60  # for the nodes to remove the copies after an error
-SRUN = "srun --overlap --ntasks-per-node=1 --cpu-bind=none --mpi=none --gres=none --export=ALL --quiet"
-STEP = "--kill-on-bad-exit=1 --wait=0 --job-name=pytorch-stage --immediate=120"
+SRUN = """srun --overlap --ntasks-per-node=1 --cpu-bind=none --mpi=none --gres=none --export=ALL --quiet
+    --kill-on-bad-exit=1 --wait=0 --job-name=pytorch-stage --immediate=120"""
 SELF = [sys.executable, "-I", "-S", os.path.abspath(pytorch_command.__file__), PROGRAM]
+PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 READY = "pytorch-stage=ready"  # printed by each node
 #: Stays on a node, and removes the copies when the job ends: Slurm and Flux then send SIGTERM. A trap in the job script
 #: cannot start a step any more after `scancel` and the time limit.
 STAY = f"""\
 trap exit HUP INT TERM
-trap '[ ! -O "${NAME}" ] || rm -rf -- "${NAME}"; kill $!' EXIT
+trap 'trap "" HUP INT TERM; kill $!; [ ! -O "${NAME}" ] || rm -rf -- "${NAME}"' EXIT # more signals follow
 "$@" && {{ sleep infinity & wait; }}"""
 CHECK = """\
 [[ $(sha256sum <"$1") = "$2 "* ]] && exit
 echo "$0: $1 on $(uname -n) does not have the recorded SHA-256" >&2
 exit 1"""
 
-#: Copies a file to a path on all nodes. (flux-archive(1))
-SBCAST = 'sbcast "$1" "$2"'
+#: Copies the file $1 to the path $2 on all nodes (flux-archive(1)).
 FLUX_ARCHIVE = """\
 name=${2%/*} name=${name##*/}
 flux archive create --mmap --name=$name --directory="${1%/*}" "${1##*/}" &&
@@ -78,8 +78,11 @@ def main(arguments):
         else:
             files, variables = find_files(os.environ)
         copies = stage(files)
-    except (LaunchError, OSError) as error:
+    except (LaunchError, subprocess.CalledProcessError) as error:
         print_message(PROGRAM, error)
+        return 1
+    except OSError as error:
+        print_message(PROGRAM, f"{error.filename}: {error.strerror}. Check the path, and see --help")
         return 1
     if is_plain:
         return write_output(PROGRAM, "".join(path + "\n" for path in copies))
@@ -125,9 +128,8 @@ def find_job(env):
         nodes = int(subprocess.check_output(["flux", "getattr", "size"]))
         return Job(["flux", "exec", "--noinput", "--rank=all"], nodes, dict(env), FLUX_ARCHIVE)
     allocation = slurm_allocation(env, "")
-    nodes = allocation.nodes
-    start = [*SRUN.split(), *STEP.split(), *allocation.where, f"--nodes={nodes}", f"--ntasks={nodes}"]
-    return Job(start, nodes, {**outside_of_jobs(env), "SLURM_JOB_ID": allocation.job}, SBCAST)
+    start = [*SRUN.split(), *allocation.where, f"--nodes={allocation.nodes}", f"--ntasks={allocation.nodes}"]
+    return Job(start, allocation.nodes, outside_of_jobs(env), f"sbcast {allocation.where[0]} " + '"$1" "$2"')
 
 
 def stage(files):
@@ -141,14 +143,12 @@ def stage(files):
     copies = {path: os.path.join(directory, os.path.basename(path)) for path in files}
     job.env[NAME] = directory
     stay = [*job.start, "bash", "-c", STAY, PROGRAM, *SELF, "--node"]
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    stays = subprocess.Popen(stay, env=job.env, start_new_session=True, **streams)  # without Ctrl-C
+    stays = subprocess.Popen(stay, env=job.env, start_new_session=True, **PIPES)  # without Ctrl-C
     try:
         wait_for_nodes(stays.stdout, job.nodes)
         for path, expected in files.items():
-            copy = copies[path]
-            call(job, ["bash", "-c", job.copy, PROGRAM, path, copy])
-            call(job, [*job.start, "bash", "-c", CHECK, PROGRAM, copy, expected])
+            call(job, ["bash", "-c", job.copy, PROGRAM, path, copies[path]])
+            call(job, [*job.start, "bash", "-c", CHECK, PROGRAM, copies[path], expected])
     except BaseException:
         stays.terminate()  # srun and flux pass it on
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -171,8 +171,8 @@ def wait_for_nodes(output, nodes):
         lines.append(line.decode(errors="replace").strip())
         if lines.count(READY) == nodes:
             return
-    others = [line for line in lines if line != READY]
-    raise LaunchError(others[0] if others else "no answer from the nodes", OTHERWISE)
+    others = [line for line in lines if line != READY] or ["no answer from the nodes"]
+    raise LaunchError(others[0], OTHERWISE)
 
 
 def on_node():
@@ -183,8 +183,7 @@ def on_node():
         fault = find_fault(base)
         if not fault:
             os.mkdir(directory, 0o700)
-            print(READY, flush=True)
-            return 0
+            return write_output(PROGRAM, READY + "\n")
     except FileExistsError:
         fault = "it is shared between nodes, or another user has made the directory first"
     except OSError as error:

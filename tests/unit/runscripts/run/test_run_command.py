@@ -22,7 +22,8 @@ def test_own_options_and_those_of_srun_may_be_mixed():
 
 
 def test_a_line_with_srun_behind_the_dashes_has_its_options_there():
-    options = parse("--silent 30m --spare 1 -- srun -N2 -c 4 -l --gres gpu:4 --exact --mem=0 python -N9 train.py".split())
+    line = "--silent 30m --spare 1 -- srun -N2 -c 4 -l --gres gpu:4 --exact --mem=0 python -N9 train.py"
+    options = parse(line.split())
     assert (options.silent, options.spare, options.nodes) == (1800, 1, 2)
     assert options.srun == ["-c", "4", "-l", "--gres", "gpu:4", "--exact", "--mem=0"]
     assert options.command == ["python", "-N9", "train.py"]
