@@ -47,14 +47,14 @@ def main(victim, temporary, job, kind):
 def offer_mount(file, root):
     """Have a mount with the name that the venv's has."""
     sys.path.insert(0, f"{root}/runscripts")
-    from pytorch_packed import end_of_source, mount_name
+    from pytorch_packed import mount_name
 
     name, user = mount_name(file, root), os.getuid()
     libc.unshare(NEWUSER | NEWNS)
     for table, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{user} {user} 1")):
         Path("/proc/self", table).write_text(text)
-    source = file.encode() + end_of_source(name, Path("/proc/self/ns/mnt").stat())[:-1]
-    libc.mount(source, root.encode(), b"tmpfs", 0, None)
+    source = f"{file}@{name}-{Path('/proc/self/ns/mnt').stat().st_ino}"
+    libc.mount(source.encode(), root.encode(), b"tmpfs", 0, None)
     Path(root, ".packed").touch()
 
 
