@@ -8,8 +8,8 @@ environment   which Python runs, and what it sees: `active`, `container`, `cache
 
 `plan` calls them in this order; `launch` applies the plan and becomes Python; `report` prints.
 
-Every rank of a job pays for these modules at start-up. So `re`, `socket` and `signal` are imported in the functions that
-need them, and `argparse`, `subprocess`, `dataclasses`, `typing` and `json` nowhere. Values are named tuples.
+Every rank of a job pays for these modules at start-up. So `re`, `socket` and `signal` are imported in the functions
+that need them, and `argparse`, `subprocess`, `dataclasses`, `typing` and `json` nowhere. Values are named tuples.
 """
 
 import os
@@ -23,11 +23,9 @@ NO_PYTHON = 127  # as a shell does for a command that it does not find
 MOST_DIGITS = 18
 
 
-def named_tuple(name, fields, **defaults):
-    """A named tuple with `fields`, words, and then those of `defaults` (collections has defaults from Python 3.7)."""
-    made = namedtuple(name, [*fields.split(), *defaults])
-    made.__new__.__defaults__ = tuple(defaults.values())
-    return made
+def set_defaults(named, **defaults):
+    """Give the last fields of a named tuple defaults, which namedtuple() itself can from Python 3.7 on."""
+    named.__new__.__defaults__ = tuple(defaults[field] for field in named._fields if field in defaults)
 
 
 class Problem:

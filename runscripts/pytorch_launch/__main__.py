@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Entry point of the runscripts. All logic is in `launch`: Python compiles a script at every start, and a module once."""
+"""Entry point of the runscripts; all logic is in `launch`.
+
+Python compiles a script at every start, and a module once.
+"""
 
 import sys
 

@@ -2,11 +2,12 @@
 """Holds the port where ranks meet, from before Python starts until its process ends.
 
 Torch binds its port seconds after the launcher has found it free. Two launches of a user with one port would both
-start, and their ranks would meet. So each rank holds a lock (flock(2)) on a file of the user for this port, on its node,
-with the name of the launch in it. Python inherits the lock; it ends with the last process that has it.
+start, and their ranks would meet. So each rank holds a lock (flock(2)) on a file of the user for this port, on its
+node, with the name of the launch in it. Python inherits the lock; it ends with the last process that has it.
 
-The directory is private: other users can neither hold a lock there nor fill it. Against their programs, rank 0 tries the
-port. Launches that do not see each other's directory, such as in containers with a /tmp of their own, are not noticed.
+The directory is private: other users can neither hold a lock there nor fill it. Against their programs, rank 0 tries
+the port. Launches that do not see each other's directory, such as in containers with a /tmp of their own, are not
+noticed.
 """
 
 import os
@@ -20,7 +21,7 @@ FIRST_DESCRIPTOR = 10
 
 
 def port_directories(uid, home, node):
-    """Where a user holds ports: not in TMPDIR, which may be another one in each job; the second if others have the first."""
+    """Where a user holds ports; the second if others have the first. TMPDIR may be another directory in each job."""
     return f"/tmp/pytorch-{uid}", f"{home}/.cache/pytorch-ports-{node}"  # noqa: S108  (it is private)
 
 
@@ -53,7 +54,7 @@ def _hold_in_one(directories, world, place):
 
 
 def hold(directory, name, launch):
-    """Hold the file `name` for `launch`, together with its other ranks; return the launch that holds it. Raises OSError.
+    """Hold the file `name` for `launch`, together with its other ranks; return the launch that holds it.
 
     A descriptor stays open, also when this process becomes Python. While one rank looks, the others of this node wait
     for the lock of the directory.

@@ -2,8 +2,9 @@
 """Turns the plan of one task per node into that of torchrun's agent there."""
 
 import os
+from collections import namedtuple
 
-from pytorch_launch import LaunchError, is_number, named_tuple
+from pytorch_launch import LaunchError, is_number, set_defaults
 from pytorch_launch.caches import SUBDIRECTORIES
 from pytorch_launch.launchers.single import CLOUDS, OF_TORCHRUN
 from pytorch_launch.openmp import openmp_binding
@@ -23,10 +24,8 @@ PLACES = {"rdzv_endpoint", "master_addr"}
 # What --nproc-per-node can be besides a number (torch.distributed.run, determine_local_world_size).
 KINDS = ("auto", "cpu", "gpu", "xpu")
 
-Given = named_tuple("Given", "", standalone=None, nnodes=None, rdzv_endpoint=None, master_addr=None, nproc_per_node=None)
 
-
-class Options(Given):
+class Options(namedtuple("Options", "standalone nnodes rdzv_endpoint master_addr nproc_per_node")):
     """torchrun's options as the user gave them, None for each that is not given (torchrun(1))."""
 
     __slots__ = ()
@@ -42,6 +41,9 @@ class Options(Given):
         return self.names_a_place or self.standalone is not None or self.nnodes is not None
 
 
+set_defaults(Options, **dict.fromkeys(OPTIONS))
+
+
 def read_options(arguments, env):
     """The Options in the arguments of torchrun, and in its variables."""
     options = {}
@@ -49,6 +51,12 @@ def read_options(arguments, env):
         value = env.get(f"PET_{name.upper()}")
         if value and value != "0":
             options[name] = value
+    options.update(_options_before_script(arguments))
+    return Options(**options)
+
+
+def _options_before_script(arguments):
+    options = {}
     words = iter(arguments)
     for word in words:
         if not word.startswith("-"):
@@ -61,7 +69,7 @@ def read_options(arguments, env):
             value = next(words, "")
         if name in OPTIONS:
             options[name] = value
-    return Options(**options)
+    return options
 
 
 def _full_name(name):
@@ -72,7 +80,7 @@ def _full_name(name):
 
 
 def known_marks(options):
-    """Beginnings of the variables of clouds that this command may have: torchrun's own; all if it has a place to meet."""
+    """Beginnings of the variables of clouds that this command may have: all if its user says where nodes meet."""
     if options.names_a_place or options.standalone is not None:
         return CLOUDS
     return (OF_TORCHRUN,)
@@ -149,14 +157,16 @@ def _options(plan, given, own_address):
 
 def _check_values(given):
     """Raise LaunchError for values for which torchrun prints a traceback."""
-    ranks = given.nproc_per_node
-    if ranks is not None and not is_number(ranks) and ranks not in KINDS:
+    ranks = given.nproc_per_node or "auto"
+    if not is_number(ranks) and ranks not in KINDS:
         raise LaunchError(f"--nproc-per-node={ranks} is neither a number nor one of {', '.join(KINDS)}", "correct it")
-    if given.nnodes is not None and not all(map(is_number, given.nnodes.split(":"))):
-        raise LaunchError(f"--nnodes={given.nnodes} is not a number of nodes, or a range such as 1:4", "correct it")
-    port = (given.rdzv_endpoint or "").rpartition(":")[2]
-    if ":" in (given.rdzv_endpoint or "") and not is_number(port) and not port.endswith("]"):
-        raise LaunchError(f"--rdzv-endpoint={given.rdzv_endpoint} is not HOST:PORT", "correct it")
+    nodes = given.nnodes or "1"
+    if not all(map(is_number, nodes.split(":"))):
+        raise LaunchError(f"--nnodes={nodes} is not a number of nodes, or a range such as 1:4", "correct it")
+    endpoint = given.rdzv_endpoint or ""
+    _, has_port, port = endpoint.rpartition(":")
+    if has_port and not is_number(port) and not port.endswith("]"):
+        raise LaunchError(f"--rdzv-endpoint={endpoint} is not HOST:PORT", "correct it")
 
 
 def _check_nodes(given, world):
@@ -167,15 +177,22 @@ def _check_nodes(given, world):
     fault = None
     if given.standalone is not None and world.size > 1:
         fault = "--standalone is for one node"
-    elif given.nnodes is not None:
-        low, _, high = given.nnodes.partition(":")
-        if not int(low) <= world.size <= int(high or low):
-            fault = f"--nnodes={given.nnodes}"
-    if fault is None:
-        return
-    tasks = "1 task" if world.size == 1 else f"{world.size} tasks"
-    remedy = "omit the option: the number of nodes is known, or start as many tasks as it has nodes"
-    raise LaunchError(f"{fault}, but {world.source} has {tasks}, an agent each", remedy)
+    elif not _includes(given.nnodes, world.size):
+        fault = f"--nnodes={given.nnodes}"
+    if fault is not None:
+        tasks = f"{world.size} tasks"
+        if world.size == 1:
+            tasks = "1 task"
+        remedy = "omit the option: the number of nodes is known, or start as many tasks as it has nodes"
+        raise LaunchError(f"{fault}, but {world.source} has {tasks}, an agent each", remedy)
+
+
+def _includes(nnodes, nodes):
+    """Whether `nodes` is within --nnodes, a number or a range; anything is if that is not given."""
+    if nnodes is None:
+        return True
+    low, _, high = nnodes.partition(":")
+    return int(low) <= nodes <= int(high or low)
 
 
 def _agent_changes(env, plan):

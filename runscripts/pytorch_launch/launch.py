@@ -145,15 +145,19 @@ def script_path(arguments):
             return word
         if word == "--":
             return next(words, "-")
-        if word.startswith("--"):
-            return None
-        # the first option in the word that takes the rest of it: `-uXdev` is X and dev, `-um` is m, `-uB` has none
-        option = next((letter for letter in word if letter in NO_SCRIPT + TAKES_VALUE), None)
+        option = _long_option(word)
         if option in NO_SCRIPT:
             return None
-        if option is not None and word.index(option) == len(word) - 1:
+        if option in TAKES_VALUE and word.index(option) == len(word) - 1:
             next(words, None)
     return "-"
+
+
+def _long_option(word):
+    """The first option in a word that takes the rest of it: `-uXdev` is X and dev, `-um` is m; None for `-uB`."""
+    if word.startswith("--"):
+        return "h"  # --help and others end Python
+    return next((letter for letter in word if letter in NO_SCRIPT + TAKES_VALUE), None)
 
 
 def print_variables(program, arguments, env):
@@ -270,18 +274,23 @@ def become_python(arguments, variables):
     if is_on(variables, "PYTORCH_LAUNCH_TRACEABLE", "1") and read(PTRACE_SCOPE) == ONLY_PARENTS:
         allow_tracing()
     failed = None
-    for python in ("python", "python3"):
-        for directory in variables.get("PATH", "/bin:/usr/bin").split(":"):
-            path = f"{directory or '.'}/{python}"
-            try:
-                os.execve(path, [python, *arguments], variables)  # noqa: S606
-            except (FileNotFoundError, NotADirectoryError, PermissionError):  # such as root's own in some images
-                continue
-            except OSError as error:  # another directory of PATH may have one, as for a shell
-                failed = failed or f"{path} cannot be started: {error.strerror}"
+    for directory, python in _pythons(variables):
+        path = f"{directory or '.'}/{python}"
+        try:
+            os.execve(path, [python, *arguments], variables)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # such as root's own in some images
+            continue
+        except OSError as error:  # another directory of PATH may have one, as for a shell
+            failed = failed or f"{path} cannot be started: {error.strerror}"
     if failed:
         raise LaunchError(failed, status=NO_PYTHON)
     raise LaunchError("python and python3 not found on PATH", ACTIVATE, status=NO_PYTHON)
+
+
+def _pythons(variables):
+    """The directories of PATH with the names of Python, in the order in which they are tried."""
+    directories = variables.get("PATH", "/bin:/usr/bin").split(":")
+    return [(directory, "python") for directory in directories] + [(directory, "python3") for directory in directories]
 
 
 def allow_tracing():

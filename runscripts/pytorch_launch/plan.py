@@ -5,7 +5,9 @@ This is the flow: world, place, hardware, environment. Each part reads the varia
 the Plan.
 """
 
-from pytorch_launch import Problem, named_tuple
+from collections import namedtuple
+
+from pytorch_launch import Problem
 from pytorch_launch.active import choose_python
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.container import check_directory
@@ -39,10 +41,10 @@ OVERRIDES = ("MASTER_ADDR", "MASTER_PORT", THREADS)
 #: Of ranks without the flight recorder.
 NO_DUMPS = Dumps(None, {})
 
-Meeting = named_tuple("Meeting", "place interfaces warnings warnings_of_node")
+Meeting = namedtuple("Meeting", "place interfaces warnings warnings_of_node")
 Meeting.__doc__ = "The Place; variables that name network interfaces; and Problems of this rank and of its node."
 
-Plan = named_tuple(
+Plan = namedtuple(
     "Plan", "world place devices placement python caches dumps changes warnings threads overridden is_verbose"
 )
 Plan.__doc__ = """The decisions for one rank.
@@ -89,13 +91,13 @@ def make_plan(env, node=None, *, virtual=False, known=()):
     for variables in (meeting.interfaces, caches.variables, isolated, python.changes, dumps.variables):
         decided.update(variables)
 
-    of_rank = [*_problems(world), *meeting.warnings]
-    of_node = [*caches.warnings, *placement.warnings, *devices.warnings, *meeting.warnings_of_node]
-    of_world = [*isolation_warnings, *old_locks(env)]
+    of_rank = _problems(world) + meeting.warnings
+    of_node = caches.warnings + placement.warnings + devices.warnings + meeting.warnings_of_node
+    of_world = isolation_warnings + old_locks(env)
     if python.prefix is None:
         of_world += shadowing(env)
     if not world.exported:  # torchrun-distributed has reported these
-        of_world += [*python.warnings, *openmp_warnings]
+        of_world += list(python.warnings) + openmp_warnings
     return Plan(
         world=world,
         place=meeting.place,

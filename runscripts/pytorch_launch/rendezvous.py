@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
-from pytorch_launch import LaunchError, Problem, is_number, named_tuple
+from collections import namedtuple
+
+from pytorch_launch import LaunchError, Problem, is_number
 from pytorch_launch.launchers.variables import is_node_of_job
 from pytorch_launch.nodelist import NAME_CHARACTERS
 from pytorch_launch.ports import LOWEST_PORT, SPAN, free_port, is_local
@@ -29,13 +31,13 @@ LOOPBACKS = (
     "::ffff:127",
 )
 
-Identity = named_tuple("Identity", "name number")
-Identity.__doc__ = "Identifies a launch: its name, and the number of its port. Both are None if the ranks share neither."
+Identity = namedtuple("Identity", "name number")
+Identity.__doc__ = (
+    "Identifies a launch: its name, and the number of its port. Both are None if the ranks share neither."
+)
 
-_Place = named_tuple("Place", "address port", launch=None, gloo_interface=None)
 
-
-class Place(_Place):
+class Place(namedtuple("Place", "address port launch gloo_interface")):
     """Where the ranks of a world meet.
 
     `address`, `port`  of rank 0, as text
@@ -59,7 +61,7 @@ def choose_place(env, world, node):
     Exported values take precedence, then a port that Slurm reserved for the step.
     """
     if world.exported:
-        return Place(address=env.get("MASTER_ADDR"), port=env.get("MASTER_PORT"))
+        return Place(env.get("MASTER_ADDR"), env.get("MASTER_PORT"), launch=None, gloo_interface=None)
     identity = identify(world, node)
     port = env.get("MASTER_PORT") or str(_port(world, node, identity))
     if not (is_number(port) and 1 <= int(port) <= 65535):
@@ -79,24 +81,32 @@ def check_exported_address(env, world):
     address = env.get("MASTER_ADDR")
     if not address or world.exported:
         return []
-    exported = f"MASTER_ADDR={address}"
-    if set(address) - set(ADDRESS_CHARACTERS) or address.count(":") == 1:
-        remedy = "export it without protocol, port, brackets and quotes"
-        raise LaunchError(f"{exported} is not one host's name or address", remedy, rank=world.rank)
-    short = address.partition(".")[0]
-    if world.spans_nodes and short.lower() in LOOPBACKS:
-        fault = f"{exported} is on each node another host, and the ranks are on several nodes"
-        raise LaunchError(fault, "unset MASTER_ADDR, or export what all nodes can reach", rank=world.rank)
-    is_here = short == world.node.partition(".")[0]
+    _check_form(address, world)
+    is_here = _short(address) == _short(world.node)
     # `export MASTER_ADDR=$(hostname)` in each task. The first rank of a node is not on that of rank 0, which has this
     # name there, and reports nothing.
     if is_here and world.rank > world.local_rank == 0 and world.first_host not in (None, world.node):
-        fault = f"{exported} is this node, but rank 0 runs on {world.first_host}"
+        fault = f"MASTER_ADDR={address} is this node, but rank 0 runs on {world.first_host}"
         raise LaunchError(fault, "unset MASTER_ADDR, or export the same one for all ranks")
     if world.rank != 0 or is_here or not is_node_of_job(env, address):
         return []
-    fault = f"{exported} is another node of this job than {world.node}, where rank 0 runs"
+    fault = f"MASTER_ADDR={address} is another node of this job than {world.node}, where rank 0 runs"
     return [Problem(fault, "unset MASTER_ADDR")]
+
+
+def _short(host):
+    """A name up to its first dot."""
+    return host.partition(".")[0]
+
+
+def _check_form(address, world):
+    """Raise LaunchError for a MASTER_ADDR that is no host, or that each node takes for itself."""
+    if set(address) - set(ADDRESS_CHARACTERS) or address.count(":") == 1:
+        remedy = "export it without protocol, port, brackets and quotes"
+        raise LaunchError(f"MASTER_ADDR={address} is not one host's name or address", remedy, rank=world.rank)
+    if world.spans_nodes and _short(address).lower() in LOOPBACKS:
+        fault = f"MASTER_ADDR={address} is on each node another host, and the ranks are on several nodes"
+        raise LaunchError(fault, "unset MASTER_ADDR, or export what all nodes can reach", rank=world.rank)
 
 
 def identify(world, node):
@@ -140,19 +150,25 @@ def file_name(world, place):
     Workers of torchrun share its run id, and a port that is another one after each restart. A job that Slurm requeues
     keeps its number, and counts its restarts (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
     """
+    name = place.launch or f"{place.address}-{place.port}"  # of ranks that share only what was exported
     if world.exported:
         name = f"{world.run_id}.{place.port or ''}"
-    else:
-        name = place.launch or f"{place.address}-{place.port}"  # ranks that share only what was exported
+    # numbers of processes and torchrun's default repeat on other nodes
     if world.step is None and name.partition(".")[0] in ("local", "none"):
-        # numbers of processes and torchrun's default repeat on other nodes
-        host = world.first_host if world.spans_nodes else world.node
-        job = "local" if world.job is None else world.job
-        name = f"{job}.{host}.{name.rpartition('.')[2]}"
+        name = f"{_host_and_job(world)}.{name.rpartition('.')[2]}"
     if world.restarts:
         name = f"{name}-restart{world.restarts}"
     letters = [letter if letter in NAME_CHARACTERS else "_" for letter in name]
     return "".join(letters).lstrip(".")[:200] or "launch"
+
+
+def _host_and_job(world):
+    host = world.node
+    if world.spans_nodes:
+        host = world.first_host
+    if world.job is None:
+        return f"local.{host}"
+    return f"{world.job}.{host}"
 
 
 def _address(world):

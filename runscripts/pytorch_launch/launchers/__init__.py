@@ -5,30 +5,38 @@ Only this folder knows the variables of schedulers and of MPI. `discovery` finds
 launcher is a row of LAUNCHERS and a function that returns a World.
 """
 
-from pytorch_launch import named_tuple
+from collections import namedtuple
 
-Launcher = named_tuple(
-    "Launcher",
-    "name sign discover local_rank",
+
+class Launcher(
+    namedtuple("Launcher", "name sign discover local_rank programs more_cores one_task_per_node to_all_ranks")
+):
+    """What starts ranks.
+
+    `name`               for messages
+    `sign`               a variable that only it sets
+    `discover`           module and function of this folder, as `mpi:open_mpi`, that take the environment and the name
+                         of this host, and return the World, or None if it did not start this process
+    `local_rank`         the variable with the number of a rank on its node
+    `programs`           its processes above a rank, as the kernel shortens their names
+    `more_cores`         how its user gives ranks more cores
+    `one_task_per_node`  what starts one task per node; of Slurm with `{nodes}` for their number
+    `to_all_ranks`       how to export a variable to all ranks: `export NAME=value <...>`
+    """
+
+    __slots__ = ()
+
+
+TORCHRUN = Launcher(
+    name="torchrun",
+    sign="TORCHELASTIC_RUN_ID",
+    discover="torchrun:worker",
+    local_rank="LOCAL_RANK",
     programs=(),
-    more_cores="give this process more cores, with taskset or in its container",
-    one_task_per_node="mpirun -ppn 1",
+    more_cores="give this process more cores",
+    one_task_per_node="torchrun",
     to_all_ranks="on all ranks",
 )
-Launcher.__doc__ = """What starts ranks.
-
-`name`               for messages
-`sign`               a variable that only it sets
-`discover`           module and function of this folder that return the World, or None if it did not start this process:
-                     `mpi:open_mpi`; they take the environment and the name of this host
-`local_rank`         the variable with the number of a rank on its node
-`programs`           its processes above a rank, as the kernel shortens their names
-`more_cores`         how its user gives ranks more cores
-`one_task_per_node`  what starts one task per node; of Slurm with `{nodes}` for their number
-`to_all_ranks`       how to export a variable to all ranks: `export NAME=value <...>`
-"""
-
-TORCHRUN = Launcher(name="torchrun", sign="TORCHELASTIC_RUN_ID", discover="torchrun:worker", local_rank="LOCAL_RANK")
 OPEN_MPI = Launcher(
     name="Open MPI",
     sign="OMPI_COMM_WORLD_RANK",
@@ -91,12 +99,20 @@ PALS = Launcher(
     to_all_ranks="with mpiexec --env",
 )
 #: A process that none of them started.
-ALONE = Launcher(name="single process", sign="", discover="single:process", local_rank="")
+ALONE = Launcher(
+    name="single process",
+    sign="",
+    discover="single:process",
+    local_rank="",
+    programs=(),
+    more_cores="give this process more cores, with taskset or in its container",
+    one_task_per_node="mpirun -ppn 1",
+    to_all_ranks="on all ranks",
+)
 
-#: The first whose sign is set counts: torchrun starts more ranks than the task that it runs in; the daemons that mpirun
-#: starts on other nodes are a Slurm step, whose variables its ranks inherit; a Flux instance may run in a Slurm step,
-#: and `flux run` passes on the environment of its shell; srun offers PMI beside its own variables, and Flux offers PMI,
-#: and PALS for Cray's PMI.
+#: The first whose sign is set counts: torchrun starts more ranks than the task that it runs in; the daemons that
+#: mpirun starts on other nodes are a Slurm step, whose variables its ranks inherit; a Flux instance may run in a Slurm
+#: step, and `flux run` passes on the environment of its shell, and the variables of PALS for Cray's PMI.
 LAUNCHERS = (TORCHRUN, OPEN_MPI, HYDRA, FLUX, SLURM, PALS)
 
 #: Those whose ranks have the cores that the launcher's process has, such as those of a PBS job.
@@ -107,7 +123,7 @@ JOBS = ("SLURM_JOB_ID", "FLUX_URI", "PBS_JOBID", "LSB_JOBID")
 
 
 def launcher_of(env):
-    """The Launcher whose variables a process with environment `env` has, which it may have inherited; ALONE for none."""
+    """The Launcher whose variables `env` has, which it may have inherited; ALONE if it has none."""
     for launcher in LAUNCHERS:
         if env.get(launcher.sign):
             return launcher
@@ -140,7 +156,7 @@ def in_job(env):
 
 
 def step_of(env):
-    """Job and step of Slurm, `7.0`, `7.` outside a step, which all ranks of a launch on a node share; "" without a job."""
+    """Job and step of Slurm, as `7.0`, which the ranks of a launch on a node share; `7.` outside a step, "" without."""
     if not env.get("SLURM_JOB_ID"):
         return ""
     return f"{env['SLURM_JOB_ID']}.{env.get('SLURM_STEP_ID', '')}"

@@ -14,14 +14,11 @@ def discover(env, hostname, known=()):
 
     Variables of a cloud that begin with one of `known` do not matter, as what this process becomes reads them.
     """
-    inherited = None
-    for name in (TORCHRUN.sign, LAUNCH_ID):
-        if inherited is None and is_of_another_step(env, name):
-            inherited = name
+    inherited = _of_another_step(env)
     for launcher in LAUNCHERS:
         if not env.get(launcher.sign):
             continue
-        if launcher is not SLURM and (launcher.sign == inherited or is_inherited(env, launcher.sign)):
+        if launcher.sign == inherited or (launcher is not SLURM and is_inherited(env, launcher.sign)):
             inherited = inherited or launcher.sign
             continue
         world = _ask(launcher, env, hostname, inherited)
@@ -30,15 +27,23 @@ def discover(env, hostname, known=()):
     return _function(ALONE)(env, hostname, inherited, known)
 
 
+def _of_another_step(env):
+    """The variable by which this package knows that its launch is around this job or step, None if it has none."""
+    for name in (TORCHRUN.sign, LAUNCH_ID):
+        if is_of_another_step(env, name):
+            return name
+    return None
+
+
 def _ask(launcher, env, hostname, inherited):
     """The World of one launcher, None if it did not start this process.
 
     `inherited` is a variable of another launch, None without one: then torch's variables may be of that launch as well.
     """
-    checked = env
     if inherited:
-        checked = {**env, **dict.fromkeys(OF_TORCH, "")}
-    world = _function(launcher)(checked, hostname)
+        env = dict(env)
+        env.update(dict.fromkeys(OF_TORCH, ""))
+    world = _function(launcher)(env, hostname)
     if world is not None and inherited:
         raise LaunchError(f"{inherited}={env[inherited]} is of another launch than {world.source}", SUBMIT)
     return world

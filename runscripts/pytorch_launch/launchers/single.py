@@ -7,7 +7,7 @@ from pytorch_launch.launchers import ALONE, in_job, node_name, programs
 from pytorch_launch.launchers.inherited import SUBMIT, is_inherited
 from pytorch_launch.launchers.slurm import has_marks, job_allocation
 from pytorch_launch.launchers.variables import fields_of_slurm, optional_number
-from pytorch_launch.world import LAUNCH_ID, OF_TORCH, Allocation, World, check_exported
+from pytorch_launch.world import LAUNCH_ID, OF_TORCH, ONE_TASK, World, check_exported
 
 # Beginnings and ends of variables with which launchers describe a rank: those of this package that come in part, and
 # MVAPICH's mpirun_rsh, IBM's jsrun, ALPS's aprun, PMIx's prun, horovodrun, HTCondor, submitit's executor on one host.
@@ -64,10 +64,10 @@ def process(env, hostname, inherited=None, known=()):
     """
     check_cleaned(env, in_job(env), programs())
     marks = [*_marks_of_rank(env), *_marks_of_cloud(env, known)]
-    of_launch = [name for name in marks if name not in TASK_NUMBERS]
     if inherited is None:
-        inherited = next((name for name in of_launch if is_inherited(env, name)), None)
-    if of_launch != marks or (marks and inherited is None):  # the number of a task is not inherited
+        inherited = _first_inherited(env, marks)
+    # a launch around this job explains its variables, not the number of a task
+    if marks and (inherited is None or set(marks) & set(TASK_NUMBERS)):
         raise _unknown(env, marks)
     problem = _left_over(env, inherited)
     strays = ()
@@ -95,15 +95,27 @@ def process(env, hostname, inherited=None, known=()):
     return world
 
 
+def _first_inherited(env, marks):
+    """The first of the variables `marks` that a launch around this job has set, None without one."""
+    for name in marks:
+        if name not in TASK_NUMBERS and is_inherited(env, name):
+            return name
+    return None
+
+
 def _marks_of_rank(env):
     """The variables by which a launcher describes a rank of several, sorted."""
     marks = sorted(name for name in env if _is_of_rank(name, env))
-    sizes = {env[name] for name in marks if name.endswith(SIZES) and "LOCAL_SIZE" not in name}
-    if sizes == {"1"}:  # the only rank
+    if _is_only_rank(env, marks):
         marks = [name for name in marks if name in TASK_NUMBERS]
     if "SLURM_PROCID" not in env and env.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         marks.append("SLURM_STEP_NUM_TASKS")
     return marks
+
+
+def _is_only_rank(env, marks):
+    sizes = {env[name] for name in marks if name.endswith(SIZES) and "LOCAL_SIZE" not in name}
+    return sizes == {"1"}
 
 
 def _is_of_rank(name, env):
@@ -114,10 +126,16 @@ def _is_of_rank(name, env):
 
 def _marks_of_cloud(env, known):
     """The variables by which a cloud says that this is one of several nodes."""
-    names = [name for name in env if name.startswith(CLOUDS) and not name.startswith(known)]
-    lists = [name for name in names if name.endswith(HOSTS)]
-    marks = [name for name in names if name.endswith(NODE_COUNTS) and _most(env[name]) > 1]
-    hosts = {host.strip(' []"') for name in lists for host in env[name].split(",")}  # Volcano has a list per kind of task
+    marks, lists = [], []
+    hosts = set()
+    for name in env:
+        if not name.startswith(CLOUDS) or name.startswith(known):
+            continue
+        if name.endswith(NODE_COUNTS) and _most(env[name]) > 1:
+            marks.append(name)
+        elif name.endswith(HOSTS):  # Volcano has a list for each kind of task
+            lists.append(name)
+            hosts.update(host.strip(' []"') for host in env[name].split(","))
     if len(hosts) > 1:
         marks += lists
     return marks
@@ -161,10 +179,17 @@ def _job(env):
     if env.get("FLUX_URI"):
         from pytorch_launch.launchers.flux import flux
 
-        nodes = (flux(env, "getattr", "size") or "").strip()
-        return Allocation(nodes=int(nodes) if nodes.isdecimal() else 1, command="flux run")
+        return _nodes(flux(env, "getattr", "size").strip(), "flux run")
     if env.get("PBS_NODEFILE"):
         hosts = set((read(env["PBS_NODEFILE"]) or "").split())
-        return Allocation(nodes=len(hosts) or 1, command="mpiexec")
+        return _nodes(str(len(hosts)), "mpiexec")
     # LSF: `host1 4 host2 4`, with a host for the script itself where jsrun starts the tasks
-    return Allocation(nodes=len(env.get("LSB_MCPU_HOSTS", "").split()) // 2 or 1, command="mpirun")
+    return _nodes(str(len(env.get("LSB_MCPU_HOSTS", "").split()) // 2), "mpirun")
+
+
+def _nodes(text, command):
+    """The Allocation of one task on as many nodes as `text` tells, one if it tells none."""
+    nodes = 1
+    if is_number(text):
+        nodes = max(1, int(text))
+    return ONE_TASK._replace(nodes=nodes, command=command)

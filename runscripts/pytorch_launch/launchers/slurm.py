@@ -4,7 +4,9 @@
 A step may have fewer nodes than its job, so the job's variables are not read (srun(1), "OUTPUT ENVIRONMENT VARIABLES").
 """
 
-from pytorch_launch import LaunchError, is_number, named_tuple, process, read
+from collections import namedtuple
+
+from pytorch_launch import LaunchError, is_number, process, read
 from pytorch_launch.launchers import SLURM, node_name
 from pytorch_launch.launchers.inherited import SUBMIT, check_started_by_slurm
 from pytorch_launch.launchers.variables import (
@@ -18,7 +20,7 @@ from pytorch_launch.launchers.variables import (
     read_list,
 )
 from pytorch_launch.nodelist import MOST_HOSTS, hosts
-from pytorch_launch.world import Allocation
+from pytorch_launch.world import ONE_TASK, Allocation
 
 TASKS = "SLURM_STEP_TASKS_PER_NODE"
 
@@ -40,8 +42,10 @@ OF_FIRST_TASK = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 #: Where a rank cannot know the node of rank 0.
 HETEROGENEOUS = "export MASTER_ADDR=<node of rank 0> before srun, or start the components as a heterogeneous job"
 
-Layout = named_tuple("Layout", "first_host local_size has_components")
-Layout.__doc__ = "The node of rank 0, None if not known; the tasks on this node; whether the step has several components."
+Layout = namedtuple("Layout", "first_host local_size has_components")
+Layout.__doc__ = (
+    "The node of rank 0, None if not known; the tasks on this node; whether the step has several components."
+)
 
 
 class OtherStepError(LaunchError):
@@ -105,7 +109,7 @@ def _reserved_port(env, layout):
 def _allocation_of_step(env):
     if env["SLURM_STEP_ID"] in INTERACTIVE:
         return job_allocation(env)
-    return Allocation()
+    return ONE_TASK
 
 
 def _check_terminal(env, world):

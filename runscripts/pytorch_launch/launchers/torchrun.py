@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The world of a worker of torchrun (torch.distributed.run, "Environment Variables")."""
 
-from pytorch_launch.launchers import LAUNCHERS, TORCHRUN, node_name
+from pytorch_launch.launchers import ALONE, LAUNCHERS, TORCHRUN, node_name
 from pytorch_launch.launchers.inherited import check_step
 from pytorch_launch.launchers.variables import make_world, optional_number
 from pytorch_launch.world import AGENT, OF_TORCH
@@ -30,4 +30,4 @@ def _launcher(env):
     for launcher in LAUNCHERS:
         if launcher is not TORCHRUN and env.get(launcher.sign):
             return TORCHRUN._replace(more_cores=launcher.more_cores)
-    return TORCHRUN
+    return TORCHRUN._replace(more_cores=ALONE.more_cores)

@@ -87,8 +87,8 @@ def make_world(env, names, **fields):
 def fields_of_slurm(env):
     """Fields of a World that Slurm gives to all processes of a job, however they were started.
 
-    `node_gpus` is how many GPUs all tasks of the step have here, `step_gpus` the numbers of this task's. A device cgroup
-    does not change the numbers. srun passes none of its options on. (srun(1), "OUTPUT ENVIRONMENT VARIABLES";
+    `node_gpus` is how many GPUs all tasks of the step have here, `step_gpus` the numbers of this task's. A device
+    cgroup does not change the numbers. srun passes none of its options on. (srun(1), "OUTPUT ENVIRONMENT VARIABLES";
     gres_common.c; seen with 22.05.)
     """
     node_gpus = step_gpus = None

@@ -23,7 +23,7 @@ def flux(directory, text, status=0):
 
 IN_ORDER = "n1: 0-1\\nn2: 2,3\\n"
 REVERSED = "n1: 2-3\\nn2: 0-1\\n"
-IN_TURN = "a: [1,3]\\nb: [0,2,4]\\n"
+IN_TURN = "a: [1,3]\\nb: [0,2]\\n"
 TASK = "FLUX_TASK_RANK={} FLUX_TASK_LOCAL_ID={}".format
 #: Variables; what the command `flux` prints, None without one; then rank, size, local rank and size, node rank, and the
 #: host of rank 0.
@@ -33,8 +33,8 @@ WORLDS = [
     (TASK(1, 1), REVERSED, "1/4 1/2 0 n2"),
     (TASK(3, 1), REVERSED, "3/4 1/2 1 n2"),
     # ranks that take turns over the nodes
-    (f"FLUX_JOB_SIZE=5 {TASK(4, 2)}", IN_TURN, "4/5 2/3 0 b"),
-    (f"FLUX_JOB_SIZE=5 {TASK(3, 1)}", IN_TURN, "3/5 1/2 1 b"),
+    (TASK(3, 1), IN_TURN, "3/4 1/2 1 b"),
+    (TASK(2, 1), IN_TURN, "2/4 1/2 0 b"),
     # an exported address saves that command; the last one if Flux distributes ranks in turn
     (f"{TASK(2, 0)} MASTER_ADDR=n1", None, "2/4 0/2 1 n1"),
     (f"{TASK(3, 1)} MASTER_ADDR=n1", None, "3/4 1/2 1 n1"),
@@ -58,7 +58,7 @@ def test_a_task_is_a_rank_of_its_jobs_world(tmp_path, changes, answer, expected)
 
 @pytest.mark.parametrize(
     ("text", "status", "message"),
-    [("", 1, "`flux job taskmap` failed"), ("n1: 0-1\\n", 0, "does not list 4 tasks"), ("x\\n", 0, "does not list")],
+    [("", 1, "`flux job taskmap` failed"), ("n1: 1-2\\n", 0, "are not known"), ("x\\n", 0, "are not known")],
 )
 def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp_path, text, status, message):
     with pytest.raises(LaunchError, match=message) as raised:
@@ -74,8 +74,7 @@ def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp
         ("RANK=0", "RANK=0 is exported, but FLUX_TASK_RANK=3"),
         ("LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4 is exported, but Flux job"),
         ("MASTER_ADDR= PATH=/absent", "the nodes of Flux job ƒ4yBboYGo are not known"),  # in an image without flux
-        # with another number of tasks on each node, an address does not tell the tasks of this node
-        ("FLUX_JOB_NNODES=3 PATH=/absent", "failed. With 4 tasks on 3 nodes put `flux` on PATH"),
+        ("FLUX_JOB_NNODES=3", "has 4 tasks on 3 nodes. Start as many on each node: --tasks-per-node"),
     ],
 )
 def test_variables_of_flux_that_contradict_each_other_or_do_not_tell_are_named(changes, message):

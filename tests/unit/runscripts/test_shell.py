@@ -3,9 +3,9 @@
 import re
 
 from pytorch_launch import NO_PYTHON, USER_ERROR
+from pytorch_launch.caches import SUBDIRECTORIES
 from pytorch_launch.container import CONTAINERS
 from pytorch_launch.isolation import KEEP
-from pytorch_launch.caches import SUBDIRECTORIES
 from pytorch_launch.plan import make_plan
 from pytorch_launch.report import USAGE
 from pytorch_launch.topology import read_node

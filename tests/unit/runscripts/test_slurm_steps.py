@@ -16,7 +16,6 @@ from pytorch_launch.launchers.slurm import first_host
 from variables import variables
 
 
-
 @pytest.fixture(autouse=True)
 def in_container(monkeypatch):
     """The processes of these steps are not children of slurmstepd."""

@@ -317,7 +317,7 @@ def test_without_a_job_mpich_gives_its_ranks_no_number():
         ("hydra", "", "mpirun with -bind-to none", "mpirun -ppn 1 -bind-to none"),
         ("pals pmi", "PBS_NODEFILE=FILES/nodes", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
         ("step", "", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun -N2 -n2"),
-        ("step torchrun", "", "srun -c <cores>, or all of the job's with --cpu-bind=none", "mpirun -ppn 1"),
+        ("step torchrun", "", "srun -c <cores>, or all of the job's with --cpu-bind=none", "torchrun"),
         ("", "", "taskset", "mpirun -ppn 1"),
     ],
 )
