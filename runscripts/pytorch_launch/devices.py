@@ -73,8 +73,8 @@ class Visible(namedtuple("Visible", "present gpus lists changes warnings")):
     __slots__ = ()
 
 
-class Selection(namedtuple("Selection", "gpus entry is_repeated")):
-    """The GPUs of a list; the `entry` at which it ends early, or None; whether the GPU of this is there already."""
+class Selection(namedtuple("Selection", "gpus entries warnings")):
+    """The GPUs of a list, its entries for them, and Problems."""
 
     __slots__ = ()
 
@@ -84,79 +84,74 @@ def choose_devices(env, node, world):
     if not node.gpus:
         return NO_DEVICES
     visible = visible_gpus(env, node, world.node_gpus)
-    devices = NO_DEVICES._replace(
-        vendor=node.gpus[0].vendor,
-        count=len(visible.gpus),
-        changes=visible.changes,
-        warnings=visible.warnings,
-        lists=visible.lists,
+    gpus = visible.gpus
+    devices = Devices(
+        node.gpus[0].vendor, len(gpus), None, (), None, (), visible.changes, visible.warnings, visible.lists
     )
-    if devices.count == 0:
+    if not gpus:
         return devices
     if world.local_size == 1:
-        devices = devices._replace(index=0, held=visible.gpus, claims=visible.gpus)
+        devices = devices._replace(index=0, held=gpus, claims=gpus)
     elif _has_own_gpus(env, node, world, devices):
-        devices = devices._replace(index=0, held=visible.gpus, claims=_claims(node, world, visible))
+        devices = devices._replace(index=0, held=gpus, claims=_claims(node, world, visible))
     else:
-        return _take_turn(devices, world, visible)
-    if devices.claims is not None:
-        devices = devices._replace(own=[devices.claims.index(gpu) for gpu in devices.held])
-    return _finish(devices, world)
+        devices = _take_turn(devices, gpus, world)
+    if None in gpus:
+        return _take_instance(devices._replace(held=(), claims=None, own=()), world)
+    if devices.claims is not None and not devices.own:
+        devices = devices._replace(own=[devices.claims.index(gpu) for gpu in gpus])
+    return devices
+
+
+def _take_instance(devices, world):
+    """The Devices of one of several ranks with the instance of MIG at `index` alone; others are unchanged."""
+    if world.local_size == 1 or not devices.lists[CUDA][0].startswith(MIG):
+        return devices
+    own = devices.narrowed()
+    return devices._replace(count=1, index=0, lists={}, changes={**devices.changes, **own})
 
 
 def _has_own_gpus(env, node, world, devices):
-    """Whether no other rank of this node sees the GPUs that this rank sees.
-
-    A rank that sees a single GPU by a variable, as after a wrapper with ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, is taken
-    to have it for itself, unless the launcher had this variable already, so all of its ranks have it.
-    """
+    """Whether no other rank of this node sees the GPUs that this rank sees."""
     count = devices.count
-    if world.node_gpus is not None:
-        if count * world.local_size > world.node_gpus:
-            return False
-        # those that Slurm gave to torchrun are shared by its workers
-        return count == 1 or (len(world.step_gpus or ()) == count and not world.exported)
-    for name in LIMITS[devices.vendor]:
-        if count == 1 and name in env and "," not in env[name]:
-            return not _is_of_launcher(env, node, world, name)
+    if world.node_gpus is None:
+        return count == 1 and _is_of_rank(env, node, world, LIMITS[devices.vendor])
+    if count * world.local_size > world.node_gpus:
+        return False
+    # those that Slurm gave to torchrun are shared by its workers
+    return count == 1 or (len(world.step_gpus or ()) == count and not world.exported)
+
+
+def _is_of_rank(env, node, world, names):
+    """Whether one of the variables `names` lists a single GPU, for this rank alone.
+
+    So it is after a wrapper with ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, unless mpirun or torchrun's agent had this value
+    before it started the ranks.
+    """
+    launcher = node.parent if world.exported else node.launcher
+    inherited = (read(f"{node.root}/proc/{launcher}/environ") or "").split("\0")
+    for name in names:
+        if name in env and "," not in env[name]:
+            return f"{name}={env[name]}" not in inherited
     return False
 
 
-def _is_of_launcher(env, node, world, name):
-    """Whether mpirun, or torchrun's agent, had this value of the variable `name` before it started the ranks."""
-    launcher = node.parent if world.exported else node.launcher
-    variables = read(f"{node.root}/proc/{launcher}/environ") or ""
-    return f"{name}={env[name]}" in variables.split("\0")
-
-
-def _take_turn(devices, world, visible):
-    """The Devices of a rank that sees the same GPUs as the other ranks of its node."""
-    count, ranks = devices.count, world.local_size
+def _take_turn(devices, gpus, world):
+    """The Devices of a rank that sees the same `gpus` as the other ranks of its node."""
+    count, ranks = len(gpus), world.local_size
     index = world.local_rank % count
-    devices = devices._replace(index=index, held=[visible.gpus[index]])
+    devices = devices._replace(index=index, held=[gpus[index]])
     if count < ranks <= (world.node_gpus or 0):  # as with --gpu-bind=closest where a NUMA node has several GPUs
         fault = f"each of {ranks} ranks on this node sees {count} of the step's {world.node_gpus} GPUs, and Slurm does "
         fault += "not report which ranks see the same ones"
         problem = Problem(fault, "use srun --gpu-bind=none or --gpus-per-task=1")
-        return _finish(devices._replace(warnings=[*devices.warnings, problem]), world)
-    claims = [visible.gpus[rank % count] for rank in range(ranks)]
-    devices = devices._replace(claims=claims, own=[world.local_rank])
-    if ranks > count:
-        fault = f"{ranks} ranks on this node share {count_gpus(count)}, and NCCL fails with two on one"
-        problem = Problem(fault, f"start at most {count} per node, or request more GPUs")
-        devices = devices._replace(warnings=[*devices.warnings, problem])
-    return _finish(devices, world)
-
-
-def _finish(devices, world):
-    """The Devices without what is not known, and with one instance of MIG for each of several ranks."""
-    if None in devices.held or None in (devices.claims or ()):
-        devices = devices._replace(held=(), claims=None, own=())
-    is_instance = any(entry.startswith(MIG) for entry in devices.lists.get(CUDA, ()))
-    if is_instance and world.local_size > 1:  # a process sees one instance
-        own = devices.narrowed()
-        return devices._replace(count=1, index=0, lists={}, changes={**devices.changes, **own})
-    return devices
+        return devices._replace(warnings=[*devices.warnings, problem])
+    devices = devices._replace(claims=[gpus[rank % count] for rank in range(ranks)], own=[world.local_rank])
+    if ranks <= count:
+        return devices
+    fault = f"{ranks} ranks on this node share {count_gpus(count)}, and NCCL fails with two on one"
+    problem = Problem(fault, f"start at most {count} per node, or request more GPUs")
+    return devices._replace(warnings=[*devices.warnings, problem])
 
 
 def _claims(node, world, visible):
@@ -181,27 +176,22 @@ def visible_gpus(env, node, node_gpus=None):
 
 
 def _see_amd(env, present):
-    selection = Selection(present, None, is_repeated=False)
-    entries = _count(present)
-    if ROCR in env:
-        selection = select(env[ROCR], present)
-        entries = split(env[ROCR])[: len(selection.gpus)]
-    left = selection.gpus
-    warnings = _explain(ROCR, env.get(ROCR), selection, present)
+    left = select(ROCR, env.get(ROCR, _count(present)), present)
     names = [name for name in (HIP, CUDA) if name in env]
-    if not names or not left:
-        return Visible(present, left, {ROCR: entries}, {}, warnings)
+    if not names or not left.gpus:
+        return Visible(present, left.gpus, {ROCR: left.entries}, {}, left.warnings)
+    warnings = left.warnings
     value = env[names[0]]
     if ROCR in env:
-        value = _renumber(value, entries)
+        value = _renumber(value, left.entries)
     if value != env[names[0]]:
-        fault = f"{ROCR}={env[ROCR]} leaves {count_gpus(len(left))}, counted from 0, so {names[0]}={env[names[0]]} is "
-        warnings.append(Problem(f"{fault}set to {value}", "unset it where both are set"))
-    selection = select(value, left)
-    warnings += _explain(names[0], value, selection, left)
-    lists = dict.fromkeys(names, split(value))
+        fault = f"{ROCR}={env[ROCR]} leaves {count_gpus(len(left.gpus))}, counted from 0, so "
+        fault += f"{names[0]}={env[names[0]]} is set to {value}"
+        warnings = [*warnings, Problem(fault, "unset it where both are set")]
+    selection = select(names[0], value, left.gpus)
     changes = {name: value for name in names if env[name] != value}
-    return Visible(present, selection.gpus, lists, changes, warnings)
+    lists = dict.fromkeys(names, selection.entries)
+    return Visible(present, selection.gpus, lists, changes, warnings + selection.warnings)
 
 
 def _renumber(value, rocr):
@@ -215,61 +205,60 @@ def _renumber(value, rocr):
         return value
     if all(entry in rocr for entry in entries):
         return ",".join(str(rocr.index(entry)) for entry in entries)
-    return ",".join(_count(rocr))
+    return _count(rocr)
 
 
 def _see_nvidia(env, present, node_gpus):
     order = env.get(CUDA_ORDER)
     # the default is the fastest first; Slurm counts in the order of PCI addresses (gres.html, "GPU Management")
     changes = {} if order else {CUDA_ORDER: PCI_ORDER}
-    if CUDA not in env:
-        found = present[: node_gpus or None]  # without a list and a cgroup CUDA sees those of other jobs too
-        visible = Visible(present, found, {CUDA: _count(found)}, changes, [])
-    elif env[CUDA].startswith(MIG):
-        instances = [entry for entry in split(env[CUDA]) if entry]
+    # without a list and a cgroup CUDA sees those of other jobs too
+    value = env.get(CUDA, _count(present[: node_gpus or None]))
+    if value.startswith(MIG):
+        instances = [entry for entry in split(value) if entry]
         return Visible(present, [None] * len(instances), {CUDA: instances}, changes, [])
-    else:
-        selection = select(env[CUDA], present)
-        if selection.is_repeated:  # CUDA finds none then (torch.cuda, _parse_visible_devices)
-            selection = selection._replace(gpus=[])
-        lists = {CUDA: split(env[CUDA])[: len(selection.gpus)]}
-        warnings = _explain(CUDA, env[CUDA], selection, present)
-        visible = Visible(present, selection.gpus, lists, changes, warnings)
-    if order not in (None, "", PCI_ORDER) and not env.get(CUDA, "").startswith("GPU-"):
-        return visible._replace(gpus=[None] * len(visible.gpus))
-    return visible
+    selection = select(CUDA, value, present)
+    gpus = selection.gpus
+    if order not in (None, "", PCI_ORDER) and not value.startswith("GPU-"):
+        gpus = [None] * len(gpus)
+    return Visible(present, gpus, {CUDA: selection.entries}, changes, selection.warnings)
 
 
-def select(value, present):
+def select(name, value, present):
     """The Selection of a list of numbers and UUIDs: the GPUs up to the first entry that is invalid or repeated.
 
-    ROCr (amd_filter_device.h), HIP (rocdevice.cpp) and CUDA read it in this way; UUIDs may be abbreviated.
+    ROCr (amd_filter_device.h), HIP (rocdevice.cpp) and CUDA read it in this way; UUIDs may be abbreviated. With a
+    repeated GPU CUDA finds none (torch.cuda, _parse_visible_devices).
     """
     chosen = []
-    for entry in split(value):
-        matches = []
-        if is_number(entry):
-            matches = present[int(entry) : int(entry) + 1]
-        elif entry.startswith("GPU-"):
-            matches = [gpu for gpu in present if (gpu.uuid or "").lower().startswith(entry.lower())]
-        if len(matches) != 1 or matches[0] in chosen:
-            return Selection(chosen, entry, is_repeated=len(matches) == 1)
+    entries = split(value)
+    for entry in entries:
+        matches = _match(entry, present)
+        reason = None
+        if len(matches) != 1:
+            reason = f"matches none of the {len(present)} GPUs here"
+        elif matches[0] in chosen:
+            reason = "repeats a GPU of the list"
+            if matches[0].vendor == "nvidia":
+                chosen = []
+        if reason:
+            warnings = []
+            if entry not in NO_GPU:
+                visible = f"only {count_gpus(len(chosen))} before it can be used" if chosen else "no GPU is visible"
+                fault = f"{name}={value}: entry {entry} {reason}, so {visible}"
+                warnings.append(Problem(fault, f"correct or unset {name}"))
+            return Selection(chosen, entries[: len(chosen)], warnings)
         chosen += matches
-    return Selection(chosen, None, is_repeated=False)
+    return Selection(chosen, entries, [])
 
 
-def _explain(name, value, selection, present):
-    """Problems, one or none: the list `value` of the variable `name` ends early, and not on purpose."""
-    entry = selection.entry
-    if entry is None or entry in NO_GPU:
-        return []
-    reason = f"matches none of the {len(present)} GPUs here"
-    if selection.is_repeated:
-        reason = "repeats a GPU of the list"
-    visible = "no GPU is visible"
-    if selection.gpus:
-        visible = f"only {count_gpus(len(selection.gpus))} before it can be used"
-    return [Problem(f"{name}={value}: entry {entry} {reason}, so {visible}", f"correct or unset {name}")]
+def _match(entry, present):
+    """The GPUs that an entry of a list names."""
+    if is_number(entry):
+        return present[int(entry) : int(entry) + 1]
+    if entry.startswith("GPU-"):
+        return [gpu for gpu in present if (gpu.uuid or "").lower().startswith(entry.lower())]
+    return []
 
 
 def split(value):
@@ -277,8 +266,8 @@ def split(value):
 
 
 def _count(gpus):
-    """The numbers of GPUs as entries of a list."""
-    return [str(number) for number in range(len(gpus))]
+    """The list of all `gpus`."""
+    return ",".join(str(number) for number in range(len(gpus)))
 
 
 def count_gpus(count):
