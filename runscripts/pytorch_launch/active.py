@@ -106,23 +106,18 @@ def _bases(prefix, module):
     home = os.path.dirname(python)
     if python.startswith(f"{os.path.realpath(prefix)}/"):
         home = config.get("home", "")  # a copy of the one there
-    _check_python(prefix, python, home, module)
-    if config.get("include-system-site-packages") != "true":
-        return [prefix]
-    base = os.path.dirname(home)
-    return [prefix, f"{base}/local", base]  # Debian's pip installs to /usr/local/lib/python3.11/dist-packages
-
-
-def _check_python(prefix, python, home, module):
-    """Raise LaunchError if the Python of a virtual environment, a copy of the one in `home`, is not of this place."""
+    fault = None
     if not exists(python) or not exists(home):
         fault = f"does not exist {module.where}"
     elif module.image and device(home) not in module.image:
         fault = "is not the image's"
-    else:
-        return
-    remedy = f"Deactivate it, or make it again {module.where}: `{ON_TOP} {prefix}`"
-    raise LaunchError(f"{prefix} is active, but its Python, {python}, {fault}", remedy)
+    if fault:
+        remedy = f"Deactivate it, or make it again {module.where}: `{ON_TOP} {prefix}`"
+        raise LaunchError(f"{prefix} is active, but its Python, {python}, {fault}", remedy)
+    if config.get("include-system-site-packages") != "true":
+        return [prefix]
+    base = os.path.dirname(home)
+    return [prefix, f"{base}/local", base]  # Debian's pip installs to /usr/local/lib/python3.11/dist-packages
 
 
 def _find_torch(prefix, bases):
@@ -169,10 +164,8 @@ def _skip(env, prefix, module):
     A shell activates base by itself.
     """
     fault = f"{prefix} is active and has no torch"
-    remedy = f"or make one that sees the module's torch: `{ON_TOP} DIRECTORY`"
-    is_base = env.get("CONDA_DEFAULT_ENV") == "base" and env.get("CONDA_PREFIX") == prefix
-    if not is_base and not exists(f"{prefix}/condabin"):
-        raise LaunchError(fault, f"Run `deactivate`, with conda `conda deactivate`, {remedy}")
+    remedy = f"run `deactivate` (`conda deactivate`), or make one that sees the module's torch: `{ON_TOP} DIRECTORY`"
+    if not exists(f"{prefix}/condabin"):
+        raise LaunchError(fault, remedy)
     path = sorted(env.get("PATH", "").split(":"), key=lambda entry: not module.owns(entry))
-    warning = Problem(f"{fault}: using the module's Python", f"deactivate it, {remedy}")
-    return Choice(None, {"PATH": ":".join(path)}, [warning])
+    return Choice(None, {"PATH": ":".join(path)}, [Problem(f"{fault}: using the module's Python", remedy)])

@@ -79,7 +79,7 @@ def read_node(root="", *, programs=(), allowed=None):
     """The Node below `root`. `programs` are names of MPI's programs, `allowed` the CPUs in place of the mask."""
     if allowed is None:
         allowed = os.sched_getaffinity(0)
-    launcher = find_launcher(programs)
+    launcher, launcher_cpus = _find_launcher(programs)
     gpus = _nvidia_gpus(root) or _amd_gpus(root)
     numa = _numa_nodes(root)
     all_gpus = _all_gpus(root, gpus, numa)
@@ -90,7 +90,7 @@ def read_node(root="", *, programs=(), allowed=None):
         parent=os.getppid(),
         uid=os.geteuid(),
         launcher=launcher,
-        launcher_cpus=_mask_of(launcher),
+        launcher_cpus=launcher_cpus,
         allowed=allowed,
         online=parse_cpu_list(read(f"{root}{CPUS}/online") or ""),
         gpus=gpus,
@@ -101,21 +101,15 @@ def read_node(root="", *, programs=(), allowed=None):
     )
 
 
-def find_launcher(programs):
-    """The number of the process above this one whose program is one of `programs`, None if there is none."""
+def _find_launcher(programs):
+    """The number of the process above this one whose program is one of `programs`, and its CPUs; None for unknown."""
     for pid, name in ancestors():
         if name in programs:
-            return int(pid)
-    return None
-
-
-def _mask_of(pid):
-    if pid is None:
-        return None
-    try:
-        return os.sched_getaffinity(pid)
-    except OSError:
-        return None
+            try:
+                return int(pid), os.sched_getaffinity(int(pid))
+            except OSError:
+                return int(pid), None
+    return None, None
 
 
 def parse_cpu_list(text):
@@ -131,17 +125,11 @@ def cpu_list(cpus):
     """CPU numbers in the kernel's list format: {0, 1, 2, 8} is `0-2,8`."""
     runs = []
     for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][-1] + 1:
-            runs[-1].append(cpu)
-        else:
-            runs.append([cpu])
-    texts = []
-    for run in runs:
-        text = str(run[0])
-        if len(run) > 1:
-            text += f"-{run[-1]}"
-        texts.append(text)
-    return ",".join(texts)
+        if cpu - 1 not in cpus:
+            low = cpu
+        if cpu + 1 not in cpus:
+            runs.append(f"{low}-{cpu}" if low < cpu else str(cpu))
+    return ",".join(runs)
 
 
 def read_table(path, separator):

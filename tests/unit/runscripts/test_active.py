@@ -55,7 +55,7 @@ def conda(path, torch=False):
 
 
 OWN_TORCH = "is active: using its torch, "
-NO_TORCH = " is active and has no torch: using the module's Python. Deactivate it, or make"
+NO_TORCH = " is active and has no torch: using the module's Python. Run `deactivate`"
 #: PATH, with the module's entries as `m`, and other variables; which environment runs, a part of the only warning, and
 #: what changes. Environments are named by their directories.
 CHOICES = """
@@ -114,7 +114,8 @@ def places(module, make, tmp_path):
     Path(root, "usr/local/lib64", PYTHON, "site-packages/torch").mkdir(parents=True)
     for kind in ("own_conda", "base", "miniconda", "anaconda"):
         conda(tmp_path / kind, torch=kind == "own_conda")
-    (tmp_path / "miniconda/condabin").mkdir()
+    for kind in ("base", "miniconda"):
+        (tmp_path / kind / "condabin").mkdir()
     make_python(tmp_path / "system")
     (tmp_path / "empty/bin").mkdir(parents=True)
     # the conda that the module's venv stands on
@@ -149,7 +150,7 @@ ERRORS = """
 variables                | path       | error
 VIRTUAL_ENV=/gone        | m          | VIRTUAL_ENV=/gone is active, but not visible on this host. Deactivate it
                          | plain/bin:m | plain is active and has no torch. Run `deactivate`
-                         | other_conda/bin:m | other_conda is active and has no torch. Run `deactivate`, with conda
+                         | other_conda/bin:m | other_conda is active and has no torch. Run `deactivate` (`conda
 CONDA_DEFAULT_ENV=base   | plain/bin:m | plain is active and has no torch. Run `deactivate`
                          | deleted/bin:m | deleted is active, but its Python, /opt/python/bin/python3
 """
