@@ -1,11 +1,11 @@
 """make-squashfs and unmake-squashfs: nothing is lost, wherever they end; on stand-ins for mksquashfs and the image."""
 
 import fcntl
+import os
 import tarfile
 
 import pytest
 
-COMMANDS = ("make-squashfs", "unmake-squashfs")
 #: In place of a program: kills the command that calls it with everything that it started.
 KILL = "#!/bin/bash\nPATH=${{PATH#*:}}\n{}\nkill -9 0\n"
 
@@ -60,9 +60,9 @@ def test_what_this_shell_still_mounts_is_not_cleaned_before_the_module_is_loaded
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.thorough), "after"])
 @pytest.mark.parametrize(
     ("command", "program"),
-    [("make-squashfs", name) for name in ("rm", "mkdir", "mksquashfs", "singularity", "sync", "mv")]
-    + [("unmake-squashfs", name) for name in ("rm", "mkdir", "singularity", "touch", "sync", "mv")]
-    + [("make-squashfs --clean", name) for name in ("rm", "mkdir", "singularity", "mv")],
+    [("make-squashfs", name) for name in ("rm", "mktemp", "mksquashfs", "singularity", "sync", "mv")]
+    + [("unmake-squashfs", name) for name in ("rm", "mktemp", "singularity", "touch", "sync", "mv")]
+    + [("make-squashfs --clean", name) for name in ("rm", "mktemp", "singularity", "mv")],
 )
 def test_a_kill_at_any_moment_loses_nothing_and_the_next_call_works(installation, command, program, moment):
     files = installation.in_use()
@@ -140,10 +140,10 @@ def test_without_mksquashfs_on_the_host_that_of_the_image_is_taken(installation)
         ("unmake-squashfs --clean", {}, "unknown arguments '--clean'"),
         ("unmake-squashfs", {}, "not packed"),
         ("make-squashfs --clean", {}, "nothing to clean"),
-        *((command, {"APPTAINER_CONTAINER": "/image.sif"}, "Leave the container") for command in COMMANDS),
-        *((command, {"SINGULARITY_CONTAINER": "/image.sif"}, "Leave the container") for command in COMMANDS),
-        *((command, {"EBROOTPYTORCH": "/elsewhere"}, "Load its module") for command in COMMANDS),
-        *((command, {"SIFPYTORCH": "/elsewhere.sif"}, "Load its module") for command in COMMANDS),
+        ("unmake-squashfs", {"APPTAINER_CONTAINER": "/image.sif"}, "Leave the container"),
+        ("make-squashfs", {"SINGULARITY_CONTAINER": "/image.sif"}, "Leave the container"),
+        ("make-squashfs", {"EBROOTPYTORCH": "/elsewhere"}, "Load its module"),
+        ("make-squashfs", {"SIFPYTORCH": "/elsewhere.sif"}, "Load its module"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(installation, command, variables, message):
@@ -161,6 +161,27 @@ def test_any_environment_is_packed_beside_it_and_the_line_to_use_is_printed(inst
     with tarfile.open(f"{environment}.sqsh") as packed:
         assert packed.extractfile("./bin/tool").read() == b"a tool"
     assert {path.name for path in tmp_path.iterdir() if "my env" in path.name} == {"my env", "my env.sqsh"}
+
+
+@pytest.mark.parametrize("name", [".env.work", ".env.lock"])
+@pytest.mark.parametrize("kind", ["directory", "link", "fifo"])
+def test_names_that_another_user_created_beside_the_directory_are_not_used(installation, tmp_path, name, kind):
+    public = tmp_path / "public"
+    (public / "env").mkdir(parents=True)
+    (public / "env" / "mine").write_text("mine")
+    (tmp_path / "precious").write_text("content")
+    public.chmod(0o777)
+    if kind == "directory":
+        (public / name).mkdir(mode=0o777)
+    elif kind == "link":
+        (public / name).symlink_to(tmp_path / "precious")
+    else:
+        os.mkfifo(public / name)
+    assert installation.run("make-squashfs", public / "env").returncode == 0
+    with tarfile.open(public / "env.sqsh") as packed:
+        assert packed.extractfile("./mine").read() == b"mine"
+    assert (tmp_path / "precious").read_text() == "content"
+    assert {path.name for path in public.iterdir()} == {"env", "env.sqsh", name}
 
 
 def test_a_directory_that_changed_after_packing_is_never_deleted_nor_overwritten(installation):
