@@ -5,6 +5,7 @@ A user who can write into such a cache can run code as its owner, and torch's ow
 any user can create first: it is never used. Nothing is deleted, as another job may use it.
 """
 
+import os
 from collections import namedtuple
 
 from pytorch_launch import LaunchError, Problem, exists
@@ -21,18 +22,15 @@ SUBDIRECTORIES = {
     "CUDA_CACHE_PATH": "cuda",
     "AITER_JIT_DIR": "aiter",
 }
-ANOTHER = "export another TMPDIR"
-SOME_DIRECTORY = "export TMPDIR=<a directory of yours on this node>"
 
 
-class Caches(namedtuple("Caches", "directory names bases uid key warnings")):
+class Caches(namedtuple("Caches", "directory names bases key warnings")):
     """The directory for caches.
 
     `directory`  that of this job and node, None if the user has placed all caches
     `names`      the variables that lead there
     `bases`      where it can be, in order of preference: first the one of `directory`
-    `uid`        number of the user, in its path
-    `key`        name for job and node, the last part of its path
+    `key`        its path below these
     `warnings`   Problems
     """
 
@@ -50,35 +48,20 @@ def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns 
     `key` is a name for job and node. What the user has placed is left out, not what another launch has, whose rank
     submitted this job: on this node its names may be anyone's.
     """
-    names = _unplaced(env, uid)
-    if not names:
-        return Caches(None, names, [], uid, key, [])
+    names = [name for name in SUBDIRECTORIES if not _is_users(env.get(name, ""), uid, SUBDIRECTORIES[name])]
     bases = [base for base in (env.get("TMPDIR", "").rstrip("/"), default, _home_cache(env)) if base]
-    warnings = []
-    while bases:
-        fault = unsuitable(bases[0], uid)
-        if fault is None:
-            return Caches(f"{bases[0]}/pytorch-{uid}/{key}", names, bases, uid, key, warnings)
-        warnings.append(_refuse(env, bases.pop(0), fault))
-    raise LaunchError("; ".join(warning.fault for warning in warnings), SOME_DIRECTORY)
+    chosen = Caches(None, names, bases, f"pytorch-{uid}/{key}", [])
+    if not names:
+        return chosen
+    if in_container(env) and bases[0].startswith("/") and not exists(bases[0]):
+        problem = Problem(f"TMPDIR={bases[0]} is not visible in this image", bind_line(env, bases[0]))
+        chosen = chosen._replace(warnings=[problem], bases=bases[1:])
+    return _try(chosen, lambda base, _: unsuitable(base, uid))
 
 
-def _unplaced(env, uid):
-    """The variables that the user has not set."""
-    found = []
-    for name, last in SUBDIRECTORIES.items():
-        value = env.get(name, "")
-        is_of_a_launch = f"/pytorch-{uid}" in value and value.endswith(f"/{last}")
-        if not value or is_of_a_launch:
-            found.append(name)
-    return found
-
-
-def _refuse(env, base, fault):
-    remedy = ANOTHER
-    if in_container(env) and base.startswith("/") and not exists(base):
-        remedy = bind_line(env, base)
-    return Problem(f"cannot use {base} for caches: {fault}", remedy)
+def _is_users(value, uid, name):
+    """Whether the user has set a variable, not a launch, whose directory has the last part `name`."""
+    return bool(value) and not (f"/pytorch-{uid}/" in value and value.endswith(f"/{name}"))
 
 
 def _home_cache(env):
@@ -91,42 +74,48 @@ def _home_cache(env):
 def make_caches(caches):
     """Make the directories of `caches`, safely for several ranks at once; return the Caches that are used.
 
-    If another user has taken the name, that is a directory with an unpredictable one; if none can be made there, one in
-    the next place. Raises LaunchError.
+    If another user has taken the name or the file system is full, that is the next place, and at last one with a name
+    that cannot be predicted. Raises LaunchError.
     """
-    warnings = list(caches.warnings)
-    for base in caches.bases:
-        fault = None
-        if base != caches.bases[0]:  # which `choose_caches` has examined
-            fault = unsuitable(base, caches.uid)
-        if fault is None:
-            directory, fault = _make(f"{base}/pytorch-{caches.uid}", caches)
-            if directory and fault:
-                warnings.append(Problem(f"{fault}: using {directory} for caches"))
-            if directory:
-                return caches._replace(directory=directory, warnings=warnings)
-        warnings.append(Problem(f"cannot use {base} for caches: {fault}", ANOTHER))
-    if caches.bases:
-        raise LaunchError("; ".join(warning.fault for warning in warnings), SOME_DIRECTORY)
-    return caches
+    if caches.directory is None:
+        return caches
+    try:
+        return _try(caches, _make)
+    except LaunchError as error:
+        others = _unpredictable(caches.bases)
+        if not others:
+            raise
+        return _try(caches._replace(bases=others, warnings=[Problem(error.fault, error.remedy)]), _make)
 
 
-def _make(top, caches):
-    """Make the directories below `top`, else below another name; return the directory or None, and why not `top`."""
-    fault = _make_below(top, caches)
-    if fault is None:
-        return f"{top}/{caches.key}", None
+def _unpredictable(bases):
+    """New directories in those of `bases` where one can be made."""
     from tempfile import mkdtemp  # most launches do not need it
 
-    try:
-        other = mkdtemp(prefix=f"{top}-")
-    except OSError:
-        return None, fault
-    if _make_below(other, caches):
-        return None, fault
-    return f"{other}/{caches.key}", fault
+    found = []
+    for base in bases:
+        try:
+            found.append(mkdtemp(prefix="pytorch-", dir=base))
+        except OSError:
+            continue
+    return found
 
 
-def _make_below(top, caches):
-    directory = f"{top}/{caches.key}"
-    return make_private(top, directory, *(f"{directory}/{SUBDIRECTORIES[name]}" for name in caches.names))
+def _try(caches, find_fault):
+    """The Caches with the first of their bases where nothing is wrong. Raises LaunchError."""
+    warnings = list(caches.warnings)
+    for number, base in enumerate(caches.bases):
+        placed = caches._replace(directory=f"{base}/{caches.key}", bases=caches.bases[number:], warnings=warnings)
+        fault = find_fault(base, placed)
+        if fault is None:
+            return placed
+        warnings.append(Problem(f"cannot use {base} for caches: {fault}", "export another TMPDIR"))
+    faults = "; ".join(warning.fault for warning in warnings)
+    raise LaunchError(faults, "export TMPDIR=<a directory of yours on this node>")
+
+
+def _make(base, caches):
+    """Make the directories; return why that is not possible, or None."""
+    fault = unsuitable(base, os.geteuid())
+    top = os.path.dirname(caches.directory)
+    return fault or make_private(top, caches.directory, *caches.variables.values())

@@ -5,6 +5,7 @@ The size is PyTorch's recommendation ("Flight Recorder for Debugging Stuck Jobs"
 write to the same.
 """
 
+import os
 from collections import namedtuple
 
 from pytorch_launch import exists
@@ -13,17 +14,12 @@ from pytorch_launch.private import make_private, not_private
 BUFFER_SIZE = "2000"
 
 
-class Names(namedtuple("Names", "size file on_timeout")):
-    """The names of the recorder's settings."""
-
-    __slots__ = ()
-
-
-CURRENT = Names("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT")
-#: Those of torch before 2.8 (pull request 152563); later versions warn of them on every rank.
-OLD = Names("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT")
+#: The names of the recorder's buffer and file, and those of torch before 2.8 (pull request 152563), of which later
+#: versions warn on every rank.
+SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 FIRST_RELEASE = [2, 8]
-FILES = (CURRENT.file, OLD.file)
 
 
 class Dumps(namedtuple("Dumps", "directory variables")):
@@ -39,39 +35,32 @@ def choose_dumps(env, name):
     """
     cache = env.get("XDG_CACHE_HOME") or f"{env.get('HOME') or '~'}/.cache"
     directory = f"{cache}/pytorch-dumps"
-    names = _names(env)
+    version = 1 if _is_old(env) else 0
     variables = {}
-    if not env.get(CURRENT.size) and not env.get(OLD.size):
-        variables[names.size] = BUFFER_SIZE
-    if not env.get(names.on_timeout):
-        variables[names.on_timeout] = "1"
-    exported = [env[name] for name in FILES if env.get(name)]
-    if not cache.startswith("/") or any(not file.startswith(f"{directory}/") for file in exported):
+    if not any(env.get(size) for size in SIZES):
+        variables[SIZES[version]] = BUFFER_SIZE
+    if not env.get(ON_TIMEOUT):
+        variables[ON_TIMEOUT] = "1"
+    exported = [file for file in map(env.get, FILES) if file and not file.startswith(f"{directory}/")]
+    if exported or not cache.startswith("/"):
         return Dumps(None, variables)
-    variables[names.file] = f"{directory}/{name}-rank_"
+    variables[FILES[version]] = f"{directory}/{name}-rank_"
     return Dumps(directory, variables)
 
 
-def _names(env):
-    """The names that the module's torch reads."""
+def _is_old(env):
+    """Whether the module's torch has the old names."""
     release = env.get("EBVERSIONPYTORCH", "").split(".")[:2]
-    if len(release) == 2 and all(map(str.isdecimal, release)) and [int(part) for part in release] < FIRST_RELEASE:
-        return OLD
-    return CURRENT
+    return len(release) == 2 and all(map(str.isdecimal, release)) and [int(part) for part in release] < FIRST_RELEASE
 
 
 def make_dumps(dumps):
     """Make the directory; return the Dumps, without the file if the directory cannot be made or is not private."""
     if dumps.directory is None:
         return dumps
-    cache = dumps.directory.rpartition("/")[0]
-    fault = None
-    if not exists(cache):
-        fault = make_private(cache)
-    if fault is None and exists(dumps.directory):  # without a write: the home directory may be read-only
-        fault = not_private(dumps.directory)
-    elif fault is None:
-        fault = make_private(dumps.directory)
-    if fault is None:
+    cache = os.path.dirname(dumps.directory)
+    missing = [path for path in (cache, dumps.directory) if not exists(path)]
+    # a directory that exists is not made again: the home directory may be read-only
+    if not make_private(*missing) and not not_private(dumps.directory):
         return dumps
     return Dumps(None, {name: value for name, value in dumps.variables.items() if name not in FILES})

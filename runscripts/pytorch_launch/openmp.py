@@ -27,25 +27,16 @@ def choose_openmp(env, world, cpus):
     one: beyond their masks. For a worker, torchrun's agent has set the variables aside.
     """
     of_agent = {name: env[AGENT + name] for name in BINDING if env.get(AGENT + name)}
-    binding = openmp_binding({**of_agent, **env})
-    numbered = []
-    if world.local_size > 1 or len(cpus) == 1:
-        numbered = _with_numbers(binding)
-    warnings = []
-    if numbered:
-        fault = f"{_values(binding, numbered)} names CPUs that other ranks may have, so it is unset"
-        warnings.append(Problem(fault, "omit it: each rank has cores of its own"))
-    others = [name for name in binding if name not in numbered]
+    changes, warnings, others = {}, [], {}
+    for name, value in openmp_binding({**of_agent, **env}).items():
+        has_numbers = name in NUMBERS and NUMBERS[name] in value
+        if has_numbers and (world.local_size > 1 or len(cpus) == 1):
+            changes[name] = None
+            fault = f"{name}={value} names CPUs that other ranks may have, so it is unset"
+            warnings.append(Problem(fault, "omit it: each rank has cores of its own"))
+        else:
+            others[name] = f"{name}={value}"
     if others and len(cpus) > 1:
-        fault = f"{_values(binding, others)} binds each rank, and the processes that it starts, such as workers of a "
+        fault = f"{' '.join(others.values())} binds each rank, and the processes that it starts, such as workers of a "
         warnings.append(Problem(f"{fault}DataLoader, to one core", f"unset {' and '.join(others)}"))
-    return dict.fromkeys(numbered), warnings
-
-
-def _with_numbers(binding):
-    """Those of the variables that name CPUs by number."""
-    return [name for name, value in binding.items() if name in NUMBERS and NUMBERS[name] in value]
-
-
-def _values(binding, names):
-    return " ".join(f"{name}={binding[name]}" for name in names)
+    return changes, warnings

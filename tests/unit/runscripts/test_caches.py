@@ -63,7 +63,7 @@ def test_many_ranks_at_once_do_not_get_in_each_others_way(tmp_path, runscripts):
 
 
 #: Those of a launch whose rank submitted this job: of another job, and another user may have made them here first.
-OTHERS = {name: f"/local/pytorch-{UID}-x1/6-nid1/{sub}" for name, sub in SUBDIRECTORIES.items()}
+OTHERS = {name: f"/local/pytorch-{UID}/6-nid1/{sub}" for name, sub in SUBDIRECTORIES.items()}
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ def home(tmp_path):
 
 
 def test_an_unusable_tmpdir_is_named_and_replaced_by_tmp_and_this_by_the_home_directory(tmp_path, home):
-    (tmp_path / "tmp").mkdir()
-    made = make_caches(choose(tmp_path / "tmp", TMPDIR="/absent", HOME=str(home)))
-    assert made.directory == usual(tmp_path / "tmp")
-    fault = "cannot use /absent for caches: No such file or directory. "
-    assert texts(made) == [f"{fault}Export another TMPDIR"]
-    bind = choose(tmp_path / "tmp", TMPDIR="/absent", APPTAINER_CONTAINER="/image.sif")
-    assert texts(bind) == [f"{fault}Bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/absent`"]
-    (tmp_path / "tmp").chmod(0o777)  # without a sticky bit
-    made = make_caches(choose(tmp_path / "tmp", TMPDIR="/absent", HOME=str(home)))
+    (tmp_path / "local").mkdir()
+    made = make_caches(choose(tmp_path / "local", TMPDIR="/absent", HOME=str(home)))
+    assert made.directory == usual(tmp_path / "local")
+    assert texts(made) == ["cannot use /absent for caches: No such file or directory. Export another TMPDIR"]
+    bind = choose(tmp_path / "local", TMPDIR="/absent", APPTAINER_CONTAINER="/image.sif")
+    remedy = "Bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/absent`"
+    assert texts(bind) == [f"TMPDIR=/absent is not visible in this image. {remedy}"]
+    (tmp_path / "local").chmod(0o777)  # without a sticky bit
+    made = make_caches(choose(tmp_path / "local", TMPDIR="/absent", HOME=str(home)))
     assert_private_below(home / ".cache", made)
     assert len(made.warnings) == 2
 
@@ -108,41 +108,40 @@ def test_without_any_place_the_launch_ends_with_the_line_that_works(tmp_path):
     remedy = "Export TMPDIR=<a directory of yours on this node>"
     with pytest.raises(LaunchError, match=f"cannot use /absent for caches: .*cannot use /gone .*{remedy}"):
         choose("/gone", TMPDIR="/absent")
-    with pytest.raises(LaunchError, match=f"File name too long. {remedy}"):
+    with pytest.raises(LaunchError, match=f"File name too long.*{remedy}"):
         make_caches(choose_caches({}, UID, "7-" + "n" * 300, default=str(tmp_path)))
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "other", "0777"])
-def test_if_another_user_has_taken_the_name_each_rank_gets_another_one(tmp_path, kind):
-    put_in_the_way(tmp_path / f"pytorch-{UID}", kind)
-    before = {path.name for path in tmp_path.iterdir()}
-    made = [make_caches(choose(tmp_path)) for _ in range(2)]
-    for each in made:
-        assert_private_below(tmp_path, each)
-        assert f"{tmp_path}/pytorch-{UID}" in texts(each)[0] and f"using {each.directory} for caches" in texts(each)[0]
-    names = {Path(each.directory).parent.name for each in made}
-    assert {path.name for path in tmp_path.iterdir()} == before | names and len(names) == 2
+def test_if_another_user_has_taken_the_name_the_caches_are_at_home_or_have_another_name(tmp_path, home, kind):
+    (tmp_path / "local").mkdir()
+    put_in_the_way(tmp_path / "local" / f"pytorch-{UID}", kind)
+    before = {path.name for path in (tmp_path / "local").iterdir()}
+    made = make_caches(choose(tmp_path / "local", HOME=str(home)))
+    assert_private_below(home / ".cache", made)
+    assert f"cannot use {tmp_path}/local for caches: {tmp_path}/local/pytorch-{UID} " in texts(made)[0]
+    bases = set()
+    for _ in range(2):  # each rank has its own
+        made = make_caches(choose(tmp_path / "local"))
+        base = Path(made.directory).parents[1]
+        assert_private_below(base, made)
+        bases.add(base.name)
+    assert {path.name for path in (tmp_path / "local").iterdir()} == before | bases and len(bases) == 2
 
 
-def test_if_an_epilog_or_another_user_interferes_while_they_are_made_the_caches_are_private_too(
-    tmp_path, home, monkeypatch
-):
-    """Another job's epilog removes the directory; or another user takes the name and fills the file system."""
-    real = os.mkdir
-    full = []
+@pytest.mark.parametrize("number", range(3))
+def test_if_the_file_system_is_full_after_some_directories_the_caches_are_at_home(tmp_path, home, monkeypatch, number):
+    real, made = os.mkdir, []
 
     def mkdir(path, mode=0o777):
-        if any(str(path).startswith(each) for each in full):
-            raise OSError(28, os.strerror(28))
+        if str(path).startswith(f"{tmp_path}/local/"):
+            made.append(path)
+            if len(made) > number:
+                raise OSError(28, os.strerror(28))
         real(path, mode)
-        if not full:
-            Path(path).rmdir()
-            full.append("nothing")
 
-    (tmp_path / "tmp").mkdir()
+    (tmp_path / "local").mkdir()
     monkeypatch.setattr("os.mkdir", mkdir)
-    assert_private_below(tmp_path / "tmp", make_caches(choose(tmp_path / "tmp")))
-    full.append(str(tmp_path / "tmp/"))
-    made = make_caches(choose(tmp_path / "tmp", HOME=str(home)))
-    assert_private_below(home / ".cache", made)
-    assert "No space left on device" in texts(made)[0]
+    made_caches = make_caches(choose(tmp_path / "local", HOME=str(home)))
+    assert_private_below(home / ".cache", made_caches)
+    assert "No space left on device" in texts(made_caches)[0]
