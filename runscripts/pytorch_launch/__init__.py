@@ -23,6 +23,10 @@ NO_PYTHON = 127  # as a shell does for a command that it does not find
 MOST_DIGITS = 18
 
 
+#: Each control character, of the blocks C0 and C1 of Unicode or DEL, and how it is printed.
+CONTROL = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}
+
+
 def set_defaults(named, **defaults):
     """Give the last fields of a named tuple defaults, which namedtuple() itself can from Python 3.7 on."""
     named.__new__.__defaults__ = tuple(defaults[field] for field in named._fields if field in defaults)
@@ -55,14 +59,7 @@ class LaunchError(Problem, Exception):
 
 def printable(text):
     """`text` with its control characters, such as a terminal's escape sequences, as `\\x1b`: for messages."""
-    return "".join([_escape(letter) for letter in text])
-
-
-def _escape(letter):
-    # the blocks C0 and C1 of Unicode, and DEL
-    if letter < " " or "\x7f" <= letter <= "\x9f":
-        return f"\\x{ord(letter):02x}"
-    return letter
+    return text.translate(CONTROL)
 
 
 def is_number(text):

@@ -91,7 +91,7 @@ def make_plan(env, node=None, *, virtual=False, known=()):
     for variables in (meeting.interfaces, caches.variables, isolated, python.changes, dumps.variables):
         decided.update(variables)
 
-    of_rank = _problems(world) + meeting.warnings
+    of_rank = list(world.problems) + meeting.warnings
     of_node = caches.warnings + placement.warnings + devices.warnings + meeting.warnings_of_node
     of_world = isolation_warnings + old_locks(env)
     if python.prefix is None:
@@ -129,12 +129,6 @@ def _choose_dumps(env, world, place, devices):
     if world.size == 1 or devices.vendor is None:  # NCCL and RCCL have the flight recorder
         return NO_DUMPS
     return choose_dumps(env, file_name(world, place))
-
-
-def _problems(world):
-    if world.problem is None:
-        return []
-    return [world.problem]
 
 
 def _reported(world, of_rank, of_node, of_world):

@@ -147,28 +147,17 @@ def step_number(job, step):
 def file_name(world, place):
     """A name for files of this launch, of letters that every file system has.
 
-    Workers of torchrun share its run id, and a port that is another one after each restart. A job that Slurm requeues
-    keeps its number, and counts its restarts (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
+    Slurm's job and step; else host and port, which is another one after each restart of torchrun's workers. A job that
+    Slurm requeues keeps its number, and counts its restarts (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
     """
-    name = place.launch or f"{place.address}-{place.port}"  # of ranks that share only what was exported
-    if world.exported:
-        name = f"{world.run_id}.{place.port or ''}"
-    # numbers of processes and torchrun's default repeat on other nodes
-    if world.step is None and name.partition(".")[0] in ("local", "none"):
-        name = f"{_host_and_job(world)}.{name.rpartition('.')[2]}"
+    name = f"{world.job}.{world.step}"
+    if world.step is None:
+        host = place.address if world.spans_nodes else world.node
+        name = f"{host}.{place.port}"
     if world.restarts:
         name = f"{name}-restart{world.restarts}"
     letters = [letter if letter in NAME_CHARACTERS else "_" for letter in name]
-    return "".join(letters).lstrip(".")[:200] or "launch"
-
-
-def _host_and_job(world):
-    host = world.node
-    if world.spans_nodes:
-        host = world.first_host
-    if world.job is None:
-        return f"local.{host}"
-    return f"{world.job}.{host}"
+    return "".join(letters).lstrip(".")[:200]
 
 
 def _address(world):

@@ -39,8 +39,8 @@ class World(
     namedtuple(
         "World",
         "rank size local_rank local_size node_rank node first_host source launcher job step launch restarts "
-        "reserved_port node_cpus cpus_per_task masks unbound binds_by_default node_gpus step_gpus exported run_id "
-        "allocation strays problem",
+        "reserved_port node_cpus cpus_per_task masks unbound binds_by_default node_gpus step_gpus exported "
+        "allocation strays problems",
     )
 ):
     """This process among the ranks that were started with it.
@@ -63,10 +63,9 @@ class World(
     `node_gpus`      GPUs that all tasks of the step have on this node, None if Slurm does not report it
     `step_gpus`      the numbers of this task's GPUs, a list; None if Slurm does not report them
     `exported`       true if the launcher has exported torch's variables already (torchrun)
-    `run_id`         torchrun's name of the run, None in other worlds
     `allocation`     the Allocation of which this is the only process; else of one task on one node
     `strays`         names of variables of a launch around this job, which do not hold for this process
-    `problem`        a Problem that follows from these, or None
+    `problems`       Problems that follow from these
     """
 
     __slots__ = ()
@@ -96,10 +95,9 @@ set_defaults(
     node_gpus=None,
     step_gpus=None,
     exported=False,
-    run_id=None,
     allocation=ONE_TASK,
     strays=(),
-    problem=None,
+    problems=(),
 )
 
 

@@ -154,8 +154,8 @@ def test_a_job_that_is_submitted_as_the_remedy_says_has_its_own_world_and_variab
 
 
 def test_a_task_may_start_several_programs_and_a_server_has_a_step_of_its_own(testbed, show):
-    twice = f"srun -n1 bash -c '{show} & {show} & wait'"
-    assert testbed.run(twice).splitlines() == [f"0/1 0/1 0 {A} 127.0.0.1 {A}"] * 2
+    twice = f"srun -n1 -w {A} bash -c '{show} & {show} & wait'"
+    assert testbed.run(twice).splitlines() == [f"0/1 0/1 0 {A} {A} {A}"] * 2
     port = f'eval "$({RUNSCRIPTS}/conda-python-distributed --dry-run)"; echo $MASTER_PORT'
     ports = testbed.run(f"srun -n1 bash -c '({port}) & ({port}) & wait'").split()
     assert len(set(ports)) == 2
@@ -163,18 +163,17 @@ def test_a_task_may_start_several_programs_and_a_server_has_a_step_of_its_own(te
     assert sorted(line[:4] for line in testbed.run(server).splitlines()) == ["0/2 ", "1/2 "]
 
 
-def test_the_lines_of_the_readme_give_ranks_what_the_launcher_does(testbed, show, work):
+def test_the_lines_of_the_readme_give_ranks_what_the_launcher_does(testbed, work):
     text = (RUNSCRIPTS / "README.md").read_text().split("```bash\n")[1].split("```")[0]
     (work / "rank").write_text(text)
     (work / "rank").chmod(0o755)
-    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
-    code = f"import os; print([os.environ[name] for name in {names}])"
-    launcher = f"{RUNSCRIPTS}/conda-python-distributed"
-    # in one job, of which each is a step
-    job = f"srun -N2 -n3 {work}/rank -c '{code}' && srun -N2 -n3 {launcher} -c '{code}'"
-    lines = testbed.run(f'PATH={Path(sys.executable).parent}:$PATH salloc --quiet -N2 -n3 bash -c "{job}"').splitlines()
-    by_hand, by_launcher = (sorted(eval(line)[:6] for line in half) for half in (lines[:3], lines[3:]))  # noqa: S307
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"]
+    (work / "show.py").write_text(f"import os; print(*[os.environ[name] for name in {names}])")
+    launchers = (f"{work}/rank", f"{RUNSCRIPTS}/conda-python-distributed")
+    job = f"PATH={Path(sys.executable).parent}:$PATH salloc --quiet -N2 -n3 -w {A},{B} srun"
+    by_hand, by_launcher = (sorted(testbed.run(f"{job} {each} {work}/show.py").splitlines()) for each in launchers)
     assert by_hand == by_launcher
+    assert len(by_hand) == 3
 
 
 #: Two ranks tell each other the launch that they are of.

@@ -5,7 +5,7 @@ from importlib import import_module
 
 from pytorch_launch import LaunchError
 from pytorch_launch.launchers import ALONE, LAUNCHERS, SLURM, TORCHRUN
-from pytorch_launch.launchers.inherited import SUBMIT, is_inherited, is_of_another_step
+from pytorch_launch.launchers.inherited import SUBMIT, is_inherited, is_of_another_step, is_of_this_job
 from pytorch_launch.world import LAUNCH_ID, OF_TORCH
 
 
@@ -45,7 +45,12 @@ def _ask(launcher, env, hostname, inherited):
         env.update(dict.fromkeys(OF_TORCH, ""))
     world = _function(launcher)(env, hostname)
     if world is not None and inherited:
-        raise LaunchError(f"{inherited}={env[inherited]} is of another launch than {world.source}", SUBMIT)
+        remedy = SUBMIT
+        if is_of_this_job(env, inherited):
+            remedy = (
+                f"a rank of this job started it: unset {inherited}, and torch's variables such as RANK, before that"
+            )
+        raise LaunchError(f"{inherited}={env[inherited]} is of another launch than {world.source}", remedy)
     return world
 
 

@@ -38,20 +38,21 @@ def task(env, hostname):
         local_size=local_size,
         node_rank=node_rank,
         node=hostname,
-        first_host=first_host or _first_host(env, source),
+        first_host=first_host or _first_host(env),
         source=source,
         launcher=FLUX,
         launch=launch_number(env.get("FLUX_JOB_ID")),
     )
 
 
-def _first_host(env, source):
+def _first_host(env):
     """The node of rank 0 in lines `node1: 0-3` or `node1: [0,2]` (flux-framework RFC 22)."""
-    for line in flux(env, "job", "taskmap", "--to=hosts", env.get("FLUX_JOB_ID", "")).splitlines():
+    job = env.get("FLUX_JOB_ID", "")
+    for line in flux(env, "job", "taskmap", "--to=hosts", job).splitlines():
         host, _, ranks = line.partition(": ")
         if ranks.strip("[]").replace("-", ",").split(",")[0] == "0":
             return host
-    raise LaunchError(f"the nodes of {source} are not known: `flux job taskmap` failed", EXPORT)
+    raise LaunchError(f"the nodes of Flux job {job} are not known: `flux job taskmap` failed", EXPORT)
 
 
 def flux(env, *arguments):

@@ -84,6 +84,11 @@ def is_of_another_step(env, name):
     return env.get("SLURM_JOB_ID", job) not in ("", job) or current not in ("", step)
 
 
+def is_of_this_job(env, name):
+    """Whether the variable `name` has the form `<job>.<step>` of this package, and is of a step of this job."""
+    return bool(env.get("SLURM_JOB_ID")) and env[name].startswith(f"{env['SLURM_JOB_ID']}.")
+
+
 def check_step(env, world, sign):
     """Raise LaunchError if `world`, of torchrun or mpirun, has fewer ranks than the Slurm step around it has tasks.
 

@@ -105,24 +105,24 @@ def _world(env, hostname, names, *, launcher, launch, first_host=None, node_rank
         job=optional_number(env, "SLURM_JOB_ID"),
         launch=launch,
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
-        problem=_in_each_task(env, rank),
+        problems=_in_each_task(env, rank),
     )
     check_step(env, world, names[0])
     return world
 
 
 def _in_each_task(env, rank):
-    """A Problem of rank 0 if each of several tasks of a step runs mpirun, as in `srun -n2 mpirun -np 4`, or None."""
+    """Problems of rank 0: one if each of several tasks of a step runs mpirun, as in `srun -n2 mpirun -np 4`."""
     tasks = optional_number(env, "SLURM_STEP_NUM_TASKS") or 1
     if rank != 0 or tasks == 1 or env.get("SLURM_PTY_PORT"):
-        return None
+        return []
     from pytorch_launch.launchers.slurm import is_batch_script  # which may have the variables of a step around its job
 
     command = _command_above()
     if command is None or is_batch_script(env):
-        return None
+        return []
     fault = f"if each of the {tasks} tasks of this Slurm step runs {command}, each starts a world of its own"
-    return Problem(fault, f"for one world, start {command} without srun")
+    return [Problem(fault, f"for one world, start {command} without srun")]
 
 
 def _command_above():

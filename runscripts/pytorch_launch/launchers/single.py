@@ -69,7 +69,7 @@ def process(env, hostname, inherited=None, known=()):
     # a launch around this job explains its variables, not the number of a task
     if marks and (inherited is None or set(marks) & set(TASK_NUMBERS)):
         raise _unknown(env, marks)
-    problem = _left_over(env, inherited)
+    problems = _left_over(env, inherited)
     strays = ()
     if inherited:
         strays = _strays(env, marks)
@@ -87,7 +87,7 @@ def process(env, hostname, inherited=None, known=()):
         job=optional_number(env, "SLURM_JOB_ID"),
         allocation=_job(env),
         strays=strays,
-        problem=problem,
+        problems=problems,
         **fields_of_slurm(env),
     )
     if known != CLOUDS:  # else the user says where the nodes of torchrun meet, which reads none of these
@@ -163,13 +163,13 @@ def _strays(env, marks):
 
 
 def _left_over(env, inherited):
-    """A Problem for variables of a launch around this job, None without any."""
+    """Problems: one for variables of a launch around this job."""
     left = inherited
     if left is None and has_marks(env) and env["SLURM_STEP_NUM_TASKS"] != "1":
         left = "SLURM_STEP_NUM_TASKS"
     if left is None:
-        return None
-    return Problem(f"{left}={env[left]} is of a launch around this job: starting one process", SUBMIT)
+        return []
+    return [Problem(f"{left}={env[left]} is of a launch around this job: starting one process", SUBMIT)]
 
 
 def _job(env):

@@ -19,7 +19,6 @@ def worker(env, hostname):
         job=optional_number(env, "SLURM_JOB_ID"),
         node_cpus=optional_number(env, f"{AGENT}CPUS"),
         exported=True,
-        run_id=env["TORCHELASTIC_RUN_ID"],
     )
     check_step(env, world, "TORCHELASTIC_RUN_ID")
     return world

@@ -259,10 +259,9 @@ TORCHRUN = variables(
     [
         ("step", "", "7.0"),
         ("step", "SLURM_RESTART_COUNT=2", "7.0-restart2"),
-        ("torchrun", "", "local.vm.40001"),
-        ("torchrun", "TORCHELASTIC_RUN_ID=a/b", "a_b.40001"),
-        ("torchrun", "SLURM_JOB_ID=7", "7.vm.40001"),
-        ("mpirun", "PMIX_NAMESPACE= MASTER_PORT=4000", "nid001001-4000"),
+        ("torchrun", "", "vm.40001"),
+        ("torchrun", "SLURM_JOB_ID=7 SLURMD_NODENAME=a/b", "a_b.40001"),
+        ("mpirun", "MASTER_PORT=4000", "nid001001.4000"),
     ],
 )
 def test_files_of_a_launch_have_its_name(step, mpirun, environment, changes, name):

@@ -78,7 +78,7 @@ def submitted(step, batch_script):
 def test_a_batch_script_of_one_task_that_inherited_a_step_is_one_process_and_one_line(submitted):
     world = discover(submitted, "vm")
     assert (world.rank, world.size, world.job, world.step, world.allocation) == (0, 1, 8, None, (1, 1, "srun"))
-    assert str(world.problem).startswith("SLURM_STEP_NUM_TASKS=4 is of a launch around this job: starting one process")
+    assert str(world.problems[0]).startswith("SLURM_STEP_NUM_TASKS=4 is of a launch around this job: starting one process")
     assert first_host(submitted) == "nid001001"
     # with Slurm 26.05 the script's step has a number
     more = {"SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)"}
@@ -123,7 +123,7 @@ def test_mpirun_in_a_batch_script_that_inherited_a_step_is_not_in_each_task(
     monkeypatch.setattr("pytorch_launch.launchers.mpi.ancestors", lambda: [("5", "mpirun")])
     sizes, ranks = dict.fromkeys(("SIZE", "LOCAL_SIZE"), "4"), dict.fromkeys(("RANK", "LOCAL_RANK"), "0")
     mpi = {f"OMPI_COMM_WORLD_{name}": value for name, value in {**sizes, **ranks}.items()}
-    assert bool(discover({**task(submitted, title), **mpi}, "nid001001").problem) == is_warned
+    assert bool(discover({**task(submitted, title), **mpi}, "nid001001").problems) == is_warned
 
 
 SIGNS = variables("TORCHELASTIC_RUN_ID=none OMPI_COMM_WORLD_RANK=1 MPI_LOCALRANKID=1 FLUX_TASK_RANK=1 PALS_RANKID=1")
@@ -150,7 +150,7 @@ def test_variables_of_a_launch_around_the_job_do_not_hold_for_its_batch_script(t
     assert world.size == 1
     assert set(inherited) <= set(world.strays)
     fault = f"{sign}={inherited[sign]} is of a launch around this job: starting one process"
-    assert str(world.problem).startswith(fault)
+    assert str(world.problems[0]).startswith(fault)
 
 
 OF_OPEN_MPI = variables(
@@ -185,12 +185,12 @@ def test_a_job_that_a_rank_submits_is_no_rank_of_its_launch_and_may_start_anothe
         del env["SLURM_TASK_PID"]
     monkeypatch.setattr("pytorch_launch.launchers.inherited.ancestors", lambda: above)
     world = discover(env, "vm")
-    assert (world.size, "starting one process" in str(world.problem)) == (1, True)
+    assert (world.size, "starting one process" in str(world.problems[0])) == (1, True)
     assert set(inherited) <= set(world.strays)
     # the next launch of its script may have equal numbers, and the same run id
     above.insert(0, ("9", program))
     world = discover({**env, **of_the_next}, "vm")
-    assert (world.size, world.problem) == (2, None)
+    assert (world.size, list(world.problems)) == (2, [])
 
 
 OF_HYDRA = variables("PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2")
@@ -211,9 +211,9 @@ def test_what_a_launcher_only_passes_on_is_of_the_launch_around_the_job(task, mo
 def test_a_launch_of_this_package_is_known_by_the_job_in_its_name(step, batch_script, name):
     with pytest.raises(LaunchError, match=f"{name}=6.0 is of another launch than Slurm step 7.0"):
         discover({**step, name: "6.0", "RANK": "0"}, "vm")
-    assert discover({**batch_script, name: "6.0", "RANK": "3"}, "vm").problem is not None
+    assert discover({**batch_script, name: "6.0", "RANK": "3"}, "vm").problems
     if name == "PYTORCH_LAUNCH_ID":
-        assert discover({**step, name: "7.0"}, "vm").problem is None
+        assert discover({**step, name: "7.0"}, "vm").problems == ()
         with pytest.raises(LaunchError, match=r"PYTORCH_LAUNCH_ID=7\.1 is of another launch than Slurm step 7\.0"):
             discover({**step, name: "7.1", "RANK": "3"}, "vm")  # srun --overlap in a rank of step 1
 
