@@ -40,18 +40,15 @@ def choose_cores(node, world, devices, remedy="give each rank more"):
         share = _share(node, world, devices)
     else:
         share = _keep(node, world, devices, job_cpus)
-    threads = share.threads
-    if world.cpus_per_task is not None:
-        threads = min(threads, world.cpus_per_task)
+    threads = min(share.threads, world.cpus_per_task or share.threads)
     warnings = []
     if share.fault:
         if len(node.allowed) >= job_cpus and not world.exported:  # the launcher has no more to give
-            most = _count(len(node.cores(node.allowed)), "rank")
-            remedy = f"start at most {most} per node, or request more cores for the job"
+            remedy = "start fewer ranks per node, or request more cores for the job"
         warnings.append(Problem(share.fault, remedy))
     cpus = share.bind or node.allowed
     numa = [number for number, own in node.numa.items() if own & cpus]
-    return Placement(cpus=cpus, bind=share.bind, threads=max(1, threads), numa=numa, warnings=warnings)
+    return Placement(cpus, share.bind, max(1, threads), numa, warnings)
 
 
 def _job_cpus(node, world):
@@ -114,9 +111,9 @@ def _unasked_binding(node, world, devices, job_cpus):
     if not world.binds_by_default or len(node.allowed) >= job_cpus:
         return None
     bound = f"{world.source} binds this rank to {_cpus(node.allowed)}"
-    gpu_node = devices.gpu.numa_node if devices.gpu else None
-    if gpu_node in node.numa and not node.numa[gpu_node] & node.allowed:
-        return f"{bound}, and its GPU is near {_cpus(node.numa[gpu_node])}"
+    near = node.numa.get(devices.gpu.numa_node) if devices.gpu else None
+    if near and not near & node.allowed:
+        return f"{bound}, and its GPU is near {_cpus(near)}"
     if len(node.cores(node.allowed)) == 1 and world.local_size * len(node.allowed) < job_cpus:
         return f"{bound}, one core"
     return None
@@ -129,11 +126,10 @@ def _share(node, world, devices):
         return Share(None, len(node.cores(node.allowed)) // world.local_size, None)
     if devices.held and devices.claims is None and devices.gpu.numa_node in nodes:
         return _share_of_numa_node(node, devices, nodes[devices.gpu.numa_node])
-    if devices.claims and _has_core_for_each(node, nodes, devices.claims):
-        return _make_share(_near_gpus(node, nodes, devices))
-    cores = []
-    for cpus in nodes.values():
-        cores += node.cores(cpus)
+    near = _near_gpus(node, nodes, devices) if devices.claims else None
+    if near is not None:
+        return _make_share(near)
+    cores = [core for cpus in nodes.values() for core in node.cores(cpus)]
     fault = _crowding(node, world.local_size, node.allowed)
     if fault:
         return _make_share([cores[world.local_rank % len(cores)]], fault)
@@ -152,26 +148,17 @@ def _share_of_numa_node(node, devices, cpus):
     return Share(cpus, len(node.cores(cpus)) * own // max(own, here), None)
 
 
-def _positions(claims):
-    """The positions of `claims` by the NUMA nodes of their GPUs."""
-    found = {}
-    for position, gpu in enumerate(claims):
-        found.setdefault(gpu.numa_node, []).append(position)
-    return found
-
-
-def _has_core_for_each(node, nodes, claims):
-    homes = _positions(claims)
-    return all(len(node.cores(nodes.get(home, ()))) >= len(homes[home]) for home in homes)
-
-
 def _near_gpus(node, nodes, devices):
-    """The cores of the claims of this rank.
+    """The cores of the claims of this rank; None unless every claim has cores of its own.
 
     The cores of a NUMA node are cut among the claims of its GPUs. A NUMA node without any GPU lends its cores to the
     nearest one with a claim, where they are cut in the same way.
     """
-    homes = _positions(devices.claims)
+    homes = {}  # NUMA node to the positions of its claims
+    for position, gpu in enumerate(devices.claims):
+        homes.setdefault(gpu.numa_node, []).append(position)
+    if any(len(node.cores(nodes.get(home, ()))) < len(homes[home]) for home in homes):
+        return None
     lenders = _lenders(node, nodes, homes)
     cores = []
     for position in devices.own:
@@ -200,15 +187,10 @@ def _cut(cores, pieces, number):
 
 def _crowding(node, ranks, cpus):
     """What is wrong if `ranks` ranks have fewer cores together, those of `cpus`; None if they have enough."""
-    cores = len(node.cores(cpus))
-    if ranks <= cores:
+    if ranks <= len(node.cores(cpus)):
         return None
-    return f"{ranks} ranks share {_count(cores, 'core')} on this node, {_cpus(cpus)}, and take turns on them"
+    return f"{ranks} ranks share the cores of {_cpus(cpus)} on this node, and take turns on them"
 
 
 def _cpus(cpus):
     return f"CPUs {cpu_list(cpus)}"
-
-
-def _count(number, noun):
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -140,18 +140,18 @@ def _take_turn(devices, gpus, world):
     """The Devices of a rank that sees the same `gpus` as the other ranks of its node."""
     count, ranks = len(gpus), world.local_size
     index = world.local_rank % count
-    devices = devices._replace(index=index, held=[gpus[index]])
+    held = [gpus[index]]
+    warnings = list(devices.warnings)
     if count < ranks <= (world.node_gpus or 0):  # as with --gpu-bind=closest where a NUMA node has several GPUs
         fault = f"each of {ranks} ranks on this node sees {count} of the step's {world.node_gpus} GPUs, and Slurm does "
         fault += "not report which ranks see the same ones"
-        problem = Problem(fault, "use srun --gpu-bind=none or --gpus-per-task=1")
-        return devices._replace(warnings=[*devices.warnings, problem])
-    devices = devices._replace(claims=[gpus[rank % count] for rank in range(ranks)], own=[world.local_rank])
-    if ranks <= count:
-        return devices
-    fault = f"{ranks} ranks on this node share {count_gpus(count)}, and NCCL fails with two on one"
-    problem = Problem(fault, f"start at most {count} per node, or request more GPUs")
-    return devices._replace(warnings=[*devices.warnings, problem])
+        warnings.append(Problem(fault, "use srun --gpu-bind=none or --gpus-per-task=1"))
+        return devices._replace(index=index, held=held, warnings=warnings)
+    if ranks > count:
+        fault = f"{ranks} ranks on this node share {count} of its GPUs, and NCCL fails with two on one"
+        warnings.append(Problem(fault, f"start at most {count} per node, or request more GPUs"))
+    claims = [gpus[rank % count] for rank in range(ranks)]
+    return devices._replace(index=index, held=held, claims=claims, own=[world.local_rank], warnings=warnings)
 
 
 def _claims(node, world, visible):
@@ -185,7 +185,7 @@ def _see_amd(env, present):
     if ROCR in env:
         value = _renumber(value, left.entries)
     if value != env[names[0]]:
-        fault = f"{ROCR}={env[ROCR]} leaves {count_gpus(len(left.gpus))}, counted from 0, so "
+        fault = f"{ROCR}={env[ROCR]} leaves {len(left.gpus)} of {len(present)} GPUs, counted from 0, so "
         fault += f"{names[0]}={env[names[0]]} is set to {value}"
         warnings = [*warnings, Problem(fault, "unset it where both are set")]
     selection = select(names[0], value, left.gpus)
@@ -242,11 +242,8 @@ def select(name, value, present):
             if matches[0].vendor == "nvidia":
                 chosen = []
         if reason:
-            warnings = []
-            if entry not in NO_GPU:
-                visible = f"only {count_gpus(len(chosen))} before it can be used" if chosen else "no GPU is visible"
-                fault = f"{name}={value}: entry {entry} {reason}, so {visible}"
-                warnings.append(Problem(fault, f"correct or unset {name}"))
+            fault = f"{name}={value}: entry {entry} {reason}, so this rank sees {len(chosen)} of them"
+            warnings = [] if entry in NO_GPU else [Problem(fault, f"correct or unset {name}")]
             return Selection(chosen, entries[: len(chosen)], warnings)
         chosen += matches
     return Selection(chosen, entries, [])
@@ -268,7 +265,3 @@ def split(value):
 def _count(gpus):
     """The list of all `gpus`."""
     return ",".join(str(number) for number in range(len(gpus)))
-
-
-def count_gpus(count):
-    return "1 GPU" if count == 1 else f"{count} GPUs"

@@ -25,14 +25,13 @@ def choose_fabric(env, world, root, place):
 
     Raises LaunchError.
     """
-    problems = []
+    variables, problems = choose_interface(env, world.node, root)
     if env.get(FABRIC_NAME) and not env.get("MASTER_ADDR") and not world.exported:
         address, problem = choose_address(env, place.address, world.node, is_here=world.rank == 0)
         place = place._replace(address=address)
-        problems.append(problem)
-    variables, problem = choose_interface(env, world.node, root)
-    problems.append(problem)
-    return place, variables, [each for each in problems if each]
+        if problem:
+            problems.append(problem)
+    return place, variables, problems
 
 
 def choose_address(env, host, node, *, is_here):
@@ -76,18 +75,18 @@ def look_up(env, name):
 
 
 def choose_interface(env, node, root):
-    """The variables that name the first interface of the profile's list that is usable on this node, and a Problem."""
+    """The variables that name the first interface of the profile's list that is usable on this node, and Problems."""
     takers = [name for name in TAKERS if name not in env]
     faults = []
     for name in env.get(SOCKET_IFNAME, "").split():
         fault = _fault_of_interface(name, root)
         if fault is None:
-            return {taker: TAKERS[taker] + name for taker in takers}, None
+            return {taker: TAKERS[taker] + name for taker in takers}, []
         faults.append(f"{name} {fault}")
     if not faults or not takers:
-        return {}, None
+        return {}, []
     fault = f"no interface of {SOCKET_IFNAME} is usable on {node} ({', '.join(faults)}): {' and '.join(takers)} not set"
-    return {}, Problem(fault, f"correct {SOCKET_IFNAME}, or exclude the node if others have the interface")
+    return {}, [Problem(fault, f"correct {SOCKET_IFNAME}, or exclude the node if others have the interface")]
 
 
 def _fault_of_interface(name, root):

@@ -62,7 +62,7 @@ lumi       |                                     | 7 of 8 | 7     | 7    | 0,1,2
 lumi       |                                     | 1 of 2 | 1     | 1    | 0,1             | -       | -
 dgx        |                                     | 0 of 1 | 0     |      | 0,1,2,3,4,5,6,7 | CUDA_DEVICE_ORDER=PCI_BUS_ID | -
 dgx        | ORDER=FASTEST_FIRST                 | 2 of 8 | 2     | -    | -               | -       | -
-perlmutter |                                     | 5 of 6 | 1     | 1    | 0,1,2,3,0,1     |         | 6 ranks on this node share 4 GPUs
+perlmutter |                                     | 5 of 6 | 1     | 1    | 0,1,2,3,0,1     |         | 6 ranks on this node share 4 of its GPUs
 laptop     | CUDA=0                              | 0 of 4 | None  | -    | -               | -       | -
 # --gpus-per-node=8
 lumi       | STEP=0,1,2,3,4,5,6,7 NODE=8 ROCR=0,1,2,3,4,5,6,7 | 3 of 8 | 3 | 3 | 0,1,2,3,4,5,6,7 | - | -
@@ -90,8 +90,8 @@ dgx        | TORCHRUN=none CUDA=5                | 0 of 8 | 0     | 5    | 0,1,2
 lumi       | STEP=2,3 NODE=4 ROCR=2,3 TORCHRUN=none | 1 of 2 | 1  | 3    | 2,3             | -       | -
 lumi       | STEP=0,1,2,3,4,5,6,7 NODE=8 ROCR=0,1 | 1 of 2 | 1    | 1    | 0,1             | -       | -
 lumi       | STEP=0,1 ROCR=0,1                   | 1 of 2 | 1     | 1    | 0,1             | -       | -
-dgx        | STEP=0 NODE=1 CUDA=0 TORCHRUN=none  | 1 of 2 | 0     | 0    | 0,0             |         | 2 ranks on this node share 1 GPU
-dgx        | STEP=0 NODE=1 CUDA=0                | 1 of 2 | 0     | 0    | 0,0             |         | 2 ranks on this node share 1 GPU
+dgx        | STEP=0 NODE=1 CUDA=0 TORCHRUN=none  | 1 of 2 | 0     | 0    | 0,0             |         | 2 ranks on this node share 1 of its GPUs
+dgx        | STEP=0 NODE=1 CUDA=0                | 1 of 2 | 0     | 0    | 0,0             |         | 2 ranks on this node share 1 of its GPUs
 # lists of users: HIP's counts what ROCR's leaves
 lumi       | ROCR=7,2,5                          | 1 of 3 | 1     | 2    | 7,2,5           | -       | -
 lumi       | HIP=7,2,5                           | 1 of 3 | 1     | 2    | 7,2,5           | -       | -
@@ -107,23 +107,23 @@ lumi       | ROCR=4,5 CUDA=0,1,2                 | 0 of 1 | 0     | 4,5  |      
 dgx        | STEP=4,5,6,7 NODE=4 CUDA=7,4        | 0 of 1 | 0     | 7,4  |                 |         | -
 dgx        | STEP=1,2 NODE=2 CUDA=5              | 0 of 1 | 0     | 5    |                 |         | -
 dgx        | STEP=0,1 NODE=2                     | 0 of 1 | 0     | 0,1  |                 |         | -
-dgx        | STEP=2,3 NODE=2                     | 3 of 4 | 1     |      |                 |         | 4 ranks on this node share 2 GPUs
+dgx        | STEP=2,3 NODE=2                     | 3 of 4 | 1     |      |                 |         | 4 ranks on this node share 2 of its GPUs
 # where a list ends: on purpose, at what is no GPU (also the beginning of several UUIDs), at a repeated one
 lumi       | ROCR=-1                             | 0 of 1 | None  | -    | -               | -       | -
 dgx        | CUDA=NoDevFiles                     | 0 of 1 | None  | -    | -               |         | -
 lumi       | CUDA=0,2,-1,1                       | 0 of 1 | 0     | 0,2  |                 | -       | -
-dgx        | CUDA=0,9,1                          | 0 of 1 | 0     | 0    |                 |         | CUDA_VISIBLE_DEVICES=0,9,1: entry 9 matches none of the 8 GPUs here, so only 1 GPU before it can be used
+dgx        | CUDA=0,9,1                          | 0 of 1 | 0     | 0    |                 |         | CUDA_VISIBLE_DEVICES=0,9,1: entry 9 matches none of the 8 GPUs here, so this rank sees 1 of them
 lumi       | ROCR=0,x                            | 0 of 1 | 0     | 0    |                 | -       | ROCR_VISIBLE_DEVICES=0,x: entry x matches none of the 8 GPUs
-lumi       | HIP=99                              | 0 of 1 | None  | -    | -               | -       | entry 99 matches none of the 8 GPUs here, so no GPU is visible
+lumi       | HIP=99                              | 0 of 1 | None  | -    | -               | -       | entry 99 matches none of the 8 GPUs here, so this rank sees 0 of them
 lumi       | HIP=GPU-deadbeef                    | 0 of 1 | None  | -    | -               | -       | entry GPU-deadbeef matches none
 dgx        | CUDA=GPU-50000000-d72c,GPU-3,GPU-   | 0 of 1 | 0     | 5,3  |                 |         | entry GPU- matches none
-lumi       | ROCR=2,1,1,3                        | 0 of 1 | 0     | 2,1  |                 | -       | entry 1 repeats a GPU of the list, so only 2 GPUs
-dgx        | CUDA=2,1,1,3                        | 0 of 1 | None  | -    | -               |         | entry 1 repeats a GPU of the list, so no GPU is visible
+lumi       | ROCR=2,1,1,3                        | 0 of 1 | 0     | 2,1  |                 | -       | entry 1 repeats a GPU of the list, so this rank sees 2 of them
+dgx        | CUDA=2,1,1,3                        | 0 of 1 | None  | -    | -               |         | entry 1 repeats a GPU of the list, so this rank sees 0 of them
 dgx        | ROCR=99 HIP=99                      | 0 of 1 | 0     |      | 0,1,2,3,4,5,6,7 |         | -
 # CUDA finds one instance of MIG, at an unknown place
 dgx        | CUDA=MIG-3b2a9e0f-1c5d              | 1 of 2 | 0     | -    | -               |         | -
 dgx        | CUDA=MIG-GPU-3/1/0,MIG-GPU-3/2/0    | 1 of 2 | 0     | -    | -               | CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=MIG-GPU-3/2/0 | -
-dgx        | CUDA=MIG-a,MIG-b                    | 2 of 3 | 0     | -    | -               | CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=MIG-a | 3 ranks on this node share 2 GPUs
+dgx        | CUDA=MIG-a,MIG-b                    | 2 of 3 | 0     | -    | -               | CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=MIG-a | 3 ranks on this node share 2 of its GPUs
 dgx        | CUDA=MIG-a,MIG-b                    | 0 of 1 | 0     | -    | -               | CUDA_DEVICE_ORDER=PCI_BUS_ID | -
 """  # noqa: E501
 
@@ -193,7 +193,7 @@ def test_one_gpu_that_is_exported_to_several_ranks_is_worth_a_warning(tmp_path, 
     env = {"CUDA_VISIBLE_DEVICES": value.replace("1", "0")}
     devices = chooser.choose_devices(env, exporting(tmp_path, pid, value), world(1, 2, exported=exported))
     assert [str(problem)[:39] for problem in devices.warnings] == [
-        "2 ranks on this node share 1 GPU, and NC"[:39]
+        "2 ranks on this node share 1 of its GPUs"[:39]
     ] * is_shared
 
 
