@@ -116,7 +116,7 @@ ALONE = Launcher(
 LAUNCHERS = (TORCHRUN, OPEN_MPI, HYDRA, FLUX, SLURM, PALS)
 
 #: Those whose ranks have the cores that the launcher's process has, such as those of a PBS job.
-OF_MPI = (OPEN_MPI, HYDRA, PALS)
+OF_MPI = tuple(launcher for launcher in LAUNCHERS if launcher.discover.startswith("mpi:"))
 
 #: Set in a job of Slurm, of Flux (in a script too: flux-environment(7)), of PBS, and of LSF.
 JOBS = ("SLURM_JOB_ID", "FLUX_URI", "PBS_JOBID", "LSB_JOBID")

@@ -148,12 +148,6 @@ def test_only_where_the_kernel_lets_parents_alone_trace_a_rank_gives_the_permiss
     assert permissions(monkeypatch, "1", PYTORCH_LAUNCH_TRACEABLE="0") == ["python"]
 
 
-def test_a_python_without_ctypes_launches_all_the_same(monkeypatch):
-    monkeypatch.setattr(launcher, "in_user_namespace", lambda: False)
-    monkeypatch.setitem(sys.modules, "_ctypes", None)
-    assert launcher.allow_tracing() is None
-
-
 def test_the_call_reaches_the_kernel(runscripts, tmp_path):
     """strace names the call, also where the kernel has no Yama and refuses it."""
     code = f"import sys; sys.path.insert(0, {str(runscripts)!r}); from pytorch_launch import launch"

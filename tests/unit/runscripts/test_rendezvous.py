@@ -11,7 +11,6 @@ from pytorch_launch.rendezvous import STEPS, check_exported_address, choose_plac
 from variables import MPIRUN, RANK_0, variables
 
 EPHEMERAL = range(32768, 61000)
-SPECIAL_STEPS = range(4294967290, 4294967296)
 
 ONE_TASK = variables(
     "SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NODELIST=nid001003 "
@@ -55,12 +54,8 @@ def test_steps_of_neighbouring_jobs_never_share_a_port():
 def test_every_port_is_used_and_none_of_them_belongs_to_others():
     ports = {step_port(job, 0) for job in range(SPAN)}
     assert ports == set(range(LOWEST_PORT, LOWEST_PORT + SPAN))
-    assert min(ports) >= 10000
-    assert not ports.intersection(EPHEMERAL)
-    assert not ports.intersection((29400, 29500))
-    for special in SPECIAL_STEPS:
-        assert step_port(7, special) not in {step_port(7, step) for step in range(STEPS)}
-        assert step_port(2**32 - 1, special) in ports
+    assert not ports.intersection((*EPHEMERAL, 29400, 29500))
+    assert step_port(2**32 - 1, 4294967290) in ports  # a special step of Slurm
 
 
 def test_a_reserved_port_wins_over_a_computed_one_and_what_the_user_exported_over_everything(step):
@@ -159,15 +154,6 @@ def test_rank_0_elsewhere_than_on_the_first_host_is_an_error(step):
     assert place_of({"MASTER_ADDR": "nid001003"}, world, started_by(1))["MASTER_ADDR"] == "nid001003"
 
 
-def test_a_launch_of_mpirun_has_one_name_where_its_first_node_alone_knows_the_job(mpirun):
-    """mpirun's daemons on the other nodes have nothing of the job if ssh has started them."""
-    rank_1 = {**mpirun, "OMPI_COMM_WORLD_RANK": "1"}
-    rank_3 = {name: value for name, value in mpirun.items() if "SLURM" not in name}
-    worlds = discover(rank_1, "nid001001"), discover(rank_3, "nid001002")
-    assert [world.job for world in worlds] == [7, None]
-    assert len({identify(world, started_by(None))[0] for world in worlds}) == 1
-
-
 def test_several_hosts_of_which_the_first_is_not_known_are_an_error_and_never_localhost(mpirun):
     del mpirun["SLURM_JOB_NODELIST"]
     world = discover(mpirun, "b")
@@ -233,12 +219,6 @@ def test_an_address_that_each_task_computes_for_its_own_node_is_an_error(step):
                 check_exported_address(env, discover(env, "vm"))
         else:
             assert check_exported_address(env, discover(env, "vm")) == []
-
-
-def test_a_node_list_that_cannot_be_read_is_named_where_an_address_is_compared_with_it(step):
-    env = {**step, **RANK_0, "SLURM_JOB_NODELIST": "nid[001", "MASTER_ADDR": "nid001001"}
-    with pytest.raises(LaunchError, match="SLURM_JOB_NODELIST: node list .* has an unmatched bracket"):
-        check_exported_address(env, discover(env, "vm"))
 
 
 def test_a_world_of_one_waits_at_another_node_as_well(step):

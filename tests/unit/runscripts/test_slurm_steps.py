@@ -78,7 +78,9 @@ def submitted(step, batch_script):
 def test_a_batch_script_of_one_task_that_inherited_a_step_is_one_process_and_one_line(submitted):
     world = discover(submitted, "vm")
     assert (world.rank, world.size, world.job, world.step, world.allocation) == (0, 1, 8, None, (1, 1, "srun"))
-    assert str(world.problems[0]).startswith("SLURM_STEP_NUM_TASKS=4 is of a launch around this job: starting one process")
+    assert str(world.problems[0]).startswith(
+        "SLURM_STEP_NUM_TASKS=4 is of a launch around this job: starting one process"
+    )
     assert first_host(submitted) == "nid001001"
     # with Slurm 26.05 the script's step has a number
     more = {"SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)"}
@@ -191,20 +193,6 @@ def test_a_job_that_a_rank_submits_is_no_rank_of_its_launch_and_may_start_anothe
     above.insert(0, ("9", program))
     world = discover({**env, **of_the_next}, "vm")
     assert (world.size, list(world.problems)) == (2, [])
-
-
-OF_HYDRA = variables("PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2")
-
-
-@pytest.mark.parametrize(
-    ("inherited", "starter", "own"), [(OF_TORCHRUN, "mpirun", OF_OPEN_MPI), (OF_OPEN_MPI, "hydra_pmi_proxy", OF_HYDRA)]
-)
-def test_what_a_launcher_only_passes_on_is_of_the_launch_around_the_job(task, monkeypatch, inherited, starter, own):
-    env = task({"SLURM_JOB_ID": "8", **inherited})
-    above = [("9", starter), (env["SLURM_TASK_PID"], "bash"), ("1", "slurmstepd")]
-    monkeypatch.setattr("pytorch_launch.launchers.inherited.ancestors", lambda: above)
-    with pytest.raises(LaunchError, match="is of another launch than"):
-        discover({**env, **own}, "vm")
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RUN_ID", "PYTORCH_LAUNCH_ID"])

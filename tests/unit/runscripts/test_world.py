@@ -73,37 +73,30 @@ WORLDS = [
     ("", "SLURM_JOB_ID=7 SLURM_HET_SIZE=2", "0/1 0/1 0", {"allocation": (1, 2, "srun")}),
     ("step", "", "3/4 1/2 1", {"job": 7, "step": 0, "source": "Slurm step 7.0", "node": "nid001003"}),
     ("step", "", "3/4 1/2 1", {"first_host": "nid001002", "exported": False}),
-    ("step", "SLURM_STEP_ID=12", "3/4 1/2 1", {"step": 12}),
     ("step", "-SLURMD_NODENAME", "3/4 1/2 1", {"node": "nid001002"}),  # the host's name
     ("step", "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 GROUP_RANK=", "3/4 1/2 1", {}),  # exports that agree
     ("step", "RANK=3 LOCAL_RANK=0 PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK=1", "3/4 1/2 1", {}),  # a launch inside a rank
     ("step", "PMI_RANK=3 PMI_SIZE=4 PMI_LOCAL_RANK=1", "3/4 1/2 1", {"source": "Slurm step 7.0"}),
     ("step", TASKS(0, 1), "3/7 0/2 0", {}),
-    ("step", TASKS(2, 3), "3/7 0/2 2", {}),
     ("step", TASKS(3, 4), "3/7 0/1 3", {}),
     ("step", "SLURM_CPUS_PER_TASK=4", "3/4 1/2 1", {"node_cpus": 8, "cpus_per_task": 4}),
     ("step", "-SLURM_CPUS_ON_NODE", "3/4 1/2 1", {"node_cpus": None, "cpus_per_task": None}),
     ("step", PORTS("12000-12003"), "3/4 1/2 1", {"reserved_port": 12000}),
     ("step", PORTS("12000,12005"), "3/4 1/2 1", {"reserved_port": 12000}),
-    ("step", PORTS("65535"), "3/4 1/2 1", {"reserved_port": 65535}),
     ("step", PORTS("65536"), "3/4 1/2 1", {"reserved_port": None}),
     ("step", PORTS("(null)"), "3/4 1/2 1", {"reserved_port": None}),
     # GPUs that Slurm reports, to ranks of mpirun as well
     ("step", "SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=2,3", "3/4 1/2 1", {"node_gpus": 4, "step_gpus": [2, 3]}),
     ("mpi", "SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=gpu", "3/4 1/2 1", {"node_gpus": 4, "step_gpus": None}),
-    ("step", MASKS("map_cpu:", "0,0"), "3/4 1/2 1", {"masks": [{0}, {0}]}),
     ("step", MASKS("map_cpu:", "3"), "3/4 1/2 1", {"masks": [{3}, {3}]}),
     ("step", MASKS("mask_cpu:", "3,0x1"), "3/4 1/2 1", {"masks": [{0, 1}, {0}]}),
     ("step", MASKS("mask_cpu:", "0xF0"), "3/4 1/2 1", {"masks": [{4, 5, 6, 7}] * 2}),
-    ("step", MASKS("none", ""), "3/4 1/2 1", {"masks": None}),
     ("step", MASKS("map_cpu:", "x"), "3/4 1/2 1", {"masks": None}),
     # single processes; a step's number alone makes no step
     ("batch", "", "0/1 0/1 0", {"first_host": "127.0.0.1", "job": 7, "step": None, "node": "nid001001"}),
-    ("batch", "SLURM_STEP_ID=4294967291 SLURM_STEP_NODELIST=nid001002", "0/1 0/1 0", {"source": "single process"}),
     ("batch", "SLURM_STEP_ID=4294967291 SLURM_STEP_NUM_TASKS=4", "0/1 0/1 0", {"source": "single process"}),
     ("", "", "0/1 0/1 0", {"node": "nid001002", "job": None, "step": None}),
     ("", "PMI_RANK=0 PMI_SIZE=1", "0/1 0/1 0", {}),
-    ("", "JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=1", "0/1 0/1 0", {}),
     ("", "MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=1", "0/1 0/1 0", {}),
     # settings of MPI
     ("", "PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self", "0/1 0/1 0", {}),
@@ -115,7 +108,6 @@ WORLDS = [
     ("", "PALS_STARTUP_SIZE=none _CONDOR_NPROCS=1 _CONDOR_PROCNO=0", "0/1 0/1 0", {}),
     # nodes of allocations
     ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/two", "0/1 0/1 0", {"allocation": (1, 2, "mpiexec")}),
-    ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/one", "0/1 0/1 0", {"allocation": (1, 1, "mpiexec")}),
     # torchrun comes before the step that it runs in
     ("step torchrun", "", "5/8 1/4 1", {"exported": True, "first_host": "node7", "job": 7, "node": "nid001003"}),
     ("torchrun", "", "5/8 1/4 1", {"node": "nid001002", "source": "torchrun run none"}),
@@ -126,12 +118,10 @@ WORLDS = [
     ("pals pmi", "PBS_NODEFILE=FILES/absent", "3/4 1/2 1", {"first_host": None}),
     # PALS names the node of rank 0 where the nodes do not have the job's list, as with `mpiexec --hosts`
     ("pals", OF_PALS.format(0, 0, 0), "0/4 0/2 0", {"first_host": "x4407c6s2b0n0"}),
-    ("pals", OF_PALS.format(1, 1, 0), "1/4 1/2 0", {"first_host": "x4407c6s2b0n0"}),
     ("pals", OF_PALS.format(2, 0, 1), "2/4 0/2 1", {"first_host": "x4407c6s2b0n0"}),
     ("mpi", "SLURM_JOB_NODELIST=n[1-2]", "3/4 1/2 1", {}),  # another name than the allocation's: counted in blocks
     ("mpi", "SLURM_JOB_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=0", "0/4 1/2 0", {}),  # in whichever order its ranks are
     ("mpi", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
-    ("hydra", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
     # short and long names of a host are the same host
     ("mpi", "SLURM_JOB_NODELIST= PBS_NODEFILE=FILES/long OMPI_COMM_WORLD_RANK=0", "0/4 1/2 1", {}),
     # `salloc -N3 mpirun -np 2`: the daemons are a step of three tasks, and a node may have no rank
@@ -172,23 +162,16 @@ FAULTS = [
     # both variables are named, with their values
     ("step", "SLURM_PROCID=4", "SLURM_PROCID=4 is outside 0 to 3...SLURM_STEP_NUM_TASKS=4"),
     ("step", "SLURM_LOCALID=2", "SLURM_LOCALID=2...SLURM_STEP_TASKS_PER_NODE=2(x2)"),
-    ("step", "SLURM_NODEID=2", "SLURM_NODEID=2...SLURM_STEP_TASKS_PER_NODE=2(x2)"),
     ("step", SIZES, "SLURM_STEP_NUM_TASKS=5...TASKS_PER_NODE=2(x2)"),
     ("step", "RANK=0", "RANK=0...SLURM_PROCID=3"),
     ("step", "WORLD_SIZE=8", "WORLD_SIZE=8...SLURM_STEP_NUM_TASKS=4"),
-    ("step", "LOCAL_RANK=0", "LOCAL_RANK=0...SLURM_LOCALID=1"),
-    ("step", "LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4...SLURM_STEP_TASKS_PER_NODE=2(x2)"),
     ("step", "GROUP_RANK=0", "GROUP_RANK=0...SLURM_NODEID=1"),
     ("mpi", "OMPI_COMM_WORLD_RANK=4", "OMPI_COMM_WORLD_RANK=4...OMPI_COMM_WORLD_SIZE=4"),
-    ("mpi", "OMPI_COMM_WORLD_LOCAL_RANK=2", "LOCAL_RANK=2...LOCAL_SIZE=2"),
     ("mpi", "OMPI_COMM_WORLD_LOCAL_SIZE=5", "LOCAL_SIZE=5...WORLD_SIZE=4"),
     ("mpi", "WORLD_SIZE=8", "WORLD_SIZE=8...OMPI_COMM_WORLD_SIZE=4"),
     ("mpi", "GROUP_RANK=0", "GROUP_RANK=0...Open MPI"),
-    ("hydra", "PMI_RANK=9", "PMI_RANK=9...PMI_SIZE=4"),
-    ("hydra", "RANK=1", "RANK=1...PMI_RANK=3"),
     ("pals pmi", "PALS_LOCAL_RANKID=2", "PALS_LOCAL_RANKID=2...PALS_LOCAL_SIZE=2"),
     ("torchrun", "RANK=8", "RANK=8 is outside ...WORLD_SIZE=8"),
-    ("torchrun", "LOCAL_RANK=4", "LOCAL_RANK=4 is outside ...LOCAL_WORLD_SIZE=4"),
     # variables of two steps
     ("step", "SLURM_NTASKS=2", "SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4...Submit the job from a shell without"),
     ("step", "SLURMD_NODENAME=nid001001", "SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid[001002-"),
@@ -200,22 +183,17 @@ FAULTS = [
     ("step", "SLURM_GTIDS=2,3 SLURM_LOCALID=0", "SLURM_PROCID=3 is not number SLURM_LOCALID=0 in"),
     ("step", "SLURM_STEP_NODELIST=nid[001002-001004]", "nid[001002-001004] has more nodes than SLURM_STEP_TASKS"),
     ("step", "SLURM_NODEID=0 SLURM_GTIDS=2,3", "SLURM_NODEID=0 of nid001003 does not follow from SLURM_GTIDS=2,3"),
-    ("step", "SLURM_STEP_NODELIST=nid[001000-001003]", "nid[001000-001003] has more nodes than SLURM_STEP_TASKS"),
     ("step", "SLURM_GTIDS=2,3,4", "in SLURM_GTIDS=2,3,4, of SLURM_STEP_TASKS_PER_NODE=2(x2)"),
     # launchers with fewer ranks than the step has tasks were started outside of it
     ("step torchrun", f"{ALONE} WORLD_SIZE=1", "WORLD_SIZE=1, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"),
-    ("step torchrun", f"{ALONE} WORLD_SIZE=3", "WORLD_SIZE=3, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"),
     ("step mpi", EIGHT, "WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8. Unset ...OMPI_COMM_WORLD_RANK"),
     # what is lost or missing: a rank does not train alone
     ("step", "-SLURM_STEP_NUM_TASKS", "SLURM_PROCID=3: ranks of a launcher that is not...pass its variables on"),
-    ("step", "-SLURM_STEP_NODELIST", "SLURM_PROCID=3: ranks of a launcher that is not"),
-    ("step", "-SLURM_STEP_ID", "SLURM_PROCID=3: ranks of a launcher that is not"),
     ("", "SLURM_LOCALID=1", "SLURM_LOCALID=1: ranks of a launcher that is not"),
     ("", "SLURM_NODEID=1 SLURM_PROCID=0", "SLURM_NODEID=1: ranks of a launcher that is not"),
     ("", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_TASKS=2: ranks of a launcher that is not"),
     ("", "SLURM_PROCID=3 PMI_RANK=0 PMI_SIZE=1", "SLURM_PROCID=3: ranks of a launcher that is not"),
     ("step", "-SLURM_LOCALID", "SLURM_LOCALID is not set"),
-    ("step", "-SLURM_NODEID", "SLURM_NODEID is not set"),
     ("step", "-SLURM_JOB_ID", "SLURM_JOB_ID is not set"),
     ("torchrun", "-RANK", "RANK is not set, but other variables of its launcher are"),
     ("pals", "PBS_NODEFILE=FILES/nodes", "PMI_SIZE is not set, but other variables of its launcher are"),
@@ -223,10 +201,9 @@ FAULTS = [
     # outside of Slurm's notation
     *(
         ("step", f"SLURM_STEP_TASKS_PER_NODE={tasks}", "SLURM_STEP_TASKS_PER_NODE=")
-        for tasks in ("", "2(x)", "2(2)", "2(x2", "(x2)", "2,,2", "2(x²)", "2(x2)1", "9" * 5000, f"2(x{'9' * 5000})")
+        for tasks in ("", "2(x)", "2(x2", "2(x2)1", f"2(x{'9' * 5000})")
     ),
     ("step", "SLURM_STEP_NODELIST=nid[001002-", "SLURM_STEP_NODELIST: ...unmatched bracket"),
-    ("mpi", "SLURM_JOB_NODELIST=nid[001001-", "SLURM_JOB_NODELIST: ...unmatched bracket"),
 ]
 
 
@@ -240,8 +217,9 @@ def test_a_world_is_never_guessed(tmp_path, names, changes, fault):
 @pytest.mark.parametrize(
     "name",
     [
-        *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID"),
-        *("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"),
+        "SLURM_PROCID",
+        "SLURM_STEP_ID",
+        "SLURM_CPUS_ON_NODE",
     ],
 )
 @pytest.mark.parametrize("value", ["two", "-1", "1.5", "²", " 1", "1" * 5000])
@@ -347,8 +325,8 @@ def test_every_command_knows_the_first_task_of_a_node(names, first_task):
 
 
 def test_every_command_knows_the_programs_of_a_launcher():
-    for launcher in LAUNCHERS:
-        assert set(launcher.programs) <= programs()
+    assert {launcher_of(env).name for env in ENVIRONMENTS.values()} >= {launcher.name for launcher in LAUNCHERS}
+    assert all(set(launcher.programs) <= programs() for launcher in LAUNCHERS)
     assert {"mpirun", "hydra_pmi_proxy", "palsd", "prted"} <= programs_of_mpi()
     assert not {"slurmstepd", "flux-shell"} & programs_of_mpi()
     assert launcher_of({}).name == "single process"

@@ -7,6 +7,14 @@ import pytest
 # Messages
 
 
+def test_control_characters_of_variables_are_printed_escaped(run_unchecked, step):
+    for name, value in (("SLURM_STEP_NODELIST", "n\x1b[2J"), ("SLURMD_NODENAME", "n\r\n"), ("SLURM_PROCID", "\x9b1")):
+        done = run_unchecked("conda-python-distributed", "-c", "", env={**step, name: value})
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1 and not {"\x1b", "\r", "\x9b"} & set(done.stderr)
+        assert "\\x" in done.stderr
+
+
 @pytest.mark.parametrize("switch", ["ACTIVE", "KEEP_PATHS", "TRACEABLE"])
 @pytest.mark.parametrize("command", ["conda-python-distributed", "conda-python-simple"])
 def test_a_switch_is_0_or_1(run_unchecked, command, switch):

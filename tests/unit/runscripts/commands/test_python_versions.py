@@ -3,7 +3,6 @@
 SLES 15 has Python 3.6. list-packages alone needs 3.8: it runs with the Python of the module.
 """
 
-import ast
 import json
 import os
 import shutil
@@ -102,17 +101,6 @@ def test_every_module_is_imported(run, interpreter, runscripts, in_step):
     names = [".".join(path.with_suffix("").parts) for path in paths if path.name != "__main__.py"]
     code = f"import sys; sys.path.insert(0, {str(runscripts)!r})\nfor name in {names}: __import__(name)"
     run(str(interpreter / "python3"), "-I", "-S", "-c", code, env=in_step)
-
-
-def test_what_a_function_imports_is_of_the_standard_library(run, interpreter, in_step):
-    """The tests above do not call all functions."""
-    found = set()
-    for node in (node for path in PROGRAMS for node in ast.walk(ast.parse(path.read_text()))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module] if isinstance(node, ast.ImportFrom) else []
-        found.update(name.partition(".")[0] for name in names)
-    found -= {path.stem for path in (TREE / "runscripts").glob("pytorch_*")}
-    run(str(interpreter / "python3"), "-I", "-S", "-c", f"import {', '.join(sorted(found))}", env=in_step)
 
 
 def test_packages_are_listed(run_unchecked, interpreter, runscripts, in_step):
