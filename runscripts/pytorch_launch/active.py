@@ -50,11 +50,13 @@ def choose_python(env):
     """The Choice for a process with environment `env`. Raises LaunchError."""
     root = env.get("CONTAINERROOT") or env.get("EBROOTPYTORCH")
     module = Module(os.path.realpath(root) if root else "", image_devices(env))
+    if not root and not module.image:
+        return Choice(None, {}, [])
     prefix = None
-    if is_on(env, ACTIVE, "1") and (root or module.image):
+    if is_on(env, ACTIVE, "1"):
         prefix = _named(env, module) or _on_path(env, module)
     if prefix is None or _is_below(prefix, module):
-        return Choice(None, {}, [])
+        return _use_modules(env, module, [])
     torch = _find_torch(prefix, _bases(prefix, module))
     if torch is None:
         return _skip(env, prefix, module)
@@ -64,15 +66,13 @@ def choose_python(env):
 def _named(env, module):
     """The user's environment that a variable names, None without one. Raises LaunchError if it is not visible."""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        prefix = env.get(name, "").rstrip("/")
+        prefix = env.get(name, "")
         is_base = name == "CONDA_PREFIX" and env.get("CONDA_DEFAULT_ENV") == "base"
         if prefix and not is_base and not module.owns(prefix):
             if exists(prefix):
                 return prefix
-            remedy = "deactivate it"
-            if module.image:
-                remedy += f", or {bind_line(env, prefix)}"
-            raise LaunchError(f"{name}={prefix} is active, but not visible {module.where}", remedy)
+            bind = f", or {bind_line(env, prefix)}" if module.image else ""
+            raise LaunchError(f"{name}={prefix} is active, but not visible {module.where}", f"deactivate it{bind}")
     return None
 
 
@@ -82,13 +82,17 @@ def _on_path(env, module):
     if module.image:
         # Apptainer passes the host's PATH in USER_PATH, as libexec/enter does for other programs
         path += env.get("USER_PATH", "").split(":")
-    for entry in path:
-        is_python = os.path.lexists(f"{entry}/python") or os.path.lexists(f"{entry}/python3")
-        if is_python and not module.owns(entry):
+    for entry in filter(_has_python, path):
+        if not module.owns(entry):
             prefix = os.path.dirname(entry.rstrip("/"))
-            is_environment = exists(f"{prefix}/pyvenv.cfg") or exists(f"{prefix}/conda-meta")
-            return prefix if is_environment else None
+            if exists(f"{prefix}/pyvenv.cfg") or exists(f"{prefix}/conda-meta"):
+                return prefix
+            return None
     return None
+
+
+def _has_python(directory):
+    return os.path.lexists(f"{directory}/python") or os.path.lexists(f"{directory}/python3")
 
 
 def _is_below(prefix, module):
@@ -151,11 +155,10 @@ def _use(env, prefix, torch, module):
     changes = {"PATH": ":".join([f"{prefix}/bin", *path]), "VIRTUAL_ENV": None}
     if exists(f"{prefix}/pyvenv.cfg"):
         changes["VIRTUAL_ENV"] = prefix
-    warnings = []
-    if not module.owns(torch):
-        fault = f"{prefix} is active: using its torch, {torch}, in place of the module's"
-        warnings.append(Problem(fault, "to use the module's, deactivate it"))
-    return Choice(prefix, changes, warnings)
+    if module.owns(torch):
+        return Choice(prefix, changes, [])
+    fault = f"{prefix} is active: using its torch, {torch}, in place of the module's"
+    return Choice(prefix, changes, [Problem(fault, "to use the module's, deactivate it")])
 
 
 def _skip(env, prefix, module):
@@ -167,5 +170,14 @@ def _skip(env, prefix, module):
     remedy = f"run `deactivate` (`conda deactivate`), or make one that sees the module's torch: `{ON_TOP} DIRECTORY`"
     if not exists(f"{prefix}/condabin"):
         raise LaunchError(fault, remedy)
-    path = sorted(env.get("PATH", "").split(":"), key=lambda entry: not module.owns(entry))
-    return Choice(None, {"PATH": ":".join(path)}, [Problem(f"{fault}: using the module's Python", remedy)])
+    return _use_modules(env, module, [Problem(f"{fault}: using the module's Python", remedy)])
+
+
+def _use_modules(env, module, warnings):
+    """The Choice of the module's Python, which comes first on PATH then."""
+    path = env.get("PATH", "").split(":")
+    first = next(filter(_has_python, path), None)
+    if first is None or module.owns(first):
+        return Choice(None, {}, warnings)
+    path.sort(key=lambda entry: not module.owns(entry))
+    return Choice(None, {"PATH": ":".join(path)}, warnings)

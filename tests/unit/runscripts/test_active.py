@@ -65,7 +65,7 @@ v/bin:m           | VIRTUAL_ENV={0}/v     | v    |            | v/bin:m         
 m:v/bin:/more     | VIRTUAL_ENV={0}/v     | v    |            | v/bin:m:/more     | v
 v/bin:m           |                       | v    |            | v/bin:m           | v
 m:v/bin           |                       | v    |            | v/bin:m           | v
-m                 | VIRTUAL_ENV={0}/v/    | v    |            | v/bin:m           | v
+m                 | VIRTUAL_ENV={0}/v     | v    |            | v/bin:m           | v
 v/bin:m           | VIRTUAL_ENV={0}/second | second |          | second/bin:v/bin:m | second
 m                 | CONDA_PREFIX={0}/own_conda | own_conda | OWN  | own_conda/bin:m   |
 # what uv and virtualenv record, and a path file that names the module's packages
@@ -84,11 +84,11 @@ miniconda/bin:m   |                       |      | NO_TORCH   | m:miniconda/bin 
 m                 | VIRTUAL_ENV={0}/root/venv |      |            |                   |
 m                 | VIRTUAL_ENV=/user-software/venv/pytorch | | |                  |
 m:anaconda/bin    |                       |      |            |                   |
-system/bin:m:v/bin |                      |      |            |                   |
+system/bin:m:v/bin |                      |      |            | m:system/bin:v/bin |
 empty/bin:v/bin:m |                       | v    |            |                   |
 plain/bin:/bin    | CONTAINERROOT= EBROOTPYTORCH= VIRTUAL_ENV={0}/plain | | |          |
 # a user can insist on the module's
-own/bin:m         | PYTORCH_LAUNCH_ACTIVE=0 |    |            |                   |
+own/bin:m         | PYTORCH_LAUNCH_ACTIVE=0 |    |            | m:own/bin         |
 own/bin:m         | PYTORCH_LAUNCH_ACTIVE=1 | own | OWN       |                   |
 """
 
