@@ -99,7 +99,8 @@ def find_mount(name, root):
             if os.stat(process).st_uid == os.getuid() and f"@{name}-" in (read(f"{process}/mounts") or ""):
                 namespaces = open_namespaces(process)
                 is_own = f"@{name}-{os.fstat(namespaces.mount).st_ino} " in read(f"{process}/mounts")
-                if is_own and os.stat(f"{process}/root{root}/{MARKER}"):  # OSError if the server has ended
+                if is_own:
+                    os.open(f"{process}/root{root}/{MARKER}", os.O_RDONLY)  # OSError if the server has ended
                     return namespaces
         except OSError:  # it ends, or belongs to a container
             continue
@@ -120,7 +121,7 @@ def mount(program, file, root, name):
     with subprocess.Popen(command, **pipes) as process:
         answer = b""
         if select.select([process.stdout], [], [], MOUNT_SECONDS)[0]:
-            answer = os.read(process.stdout.fileno(), 4096)
+            answer = process.stdout.readline()
         if answer == b"mounted\n":
             namespaces = open_namespaces(f"/proc/{process.pid}")
             report(f"{file} mounted at {root}", is_loud=False)
