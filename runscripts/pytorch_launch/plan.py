@@ -7,7 +7,7 @@ the Plan.
 
 from collections import namedtuple
 
-from pytorch_launch import Problem
+from pytorch_launch import LaunchError, Problem
 from pytorch_launch.active import choose_python
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.container import check_directory
@@ -80,9 +80,13 @@ def make_plan(env, node=None, *, virtual=False, known=()):
     placement = choose_cores(node, world, devices, world.launcher.more_cores)
     openmp, openmp_warnings = choose_openmp(env, world, placement.cpus)
 
-    python = choose_python(env)
+    try:
+        python = choose_python(env)
+        caches = choose_caches(env, node.uid, f"{_job(world)}-{world.node}")
+    except LaunchError as error:
+        error.rank = world.local_rank  # the first rank of each node reports it
+        raise
     isolated, isolation_warnings = isolate(env)
-    caches = choose_caches(env, node.uid, f"{_job(world)}-{world.node}")
     dumps = _choose_dumps(env, world, meeting.place, devices)
 
     decided = {**dict.fromkeys(world.strays), **_variables(env, world, meeting.place, devices, placement), **openmp}
@@ -97,7 +101,9 @@ def make_plan(env, node=None, *, virtual=False, known=()):
     if python.prefix is None:
         of_world += shadowing(env)
     if not world.exported:  # torchrun-distributed has reported these
-        of_world += list(python.warnings) + openmp_warnings
+        of_world += list(python.warnings)
+    if openmp or not world.exported:
+        of_world += openmp_warnings
     return Plan(
         world=world,
         place=meeting.place,
