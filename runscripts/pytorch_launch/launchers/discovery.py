@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Finds the launcher that started this process, and the world that it reports."""
 
-from importlib import import_module
-
 from pytorch_launch import LaunchError
 from pytorch_launch.launchers import ALONE, LAUNCHERS, SLURM, TORCHRUN
 from pytorch_launch.launchers.inherited import SUBMIT, is_inherited, is_of_another_step, is_of_this_job
@@ -57,4 +55,5 @@ def _ask(launcher, env, hostname, inherited):
 def _function(launcher):
     """The function of a launcher; a rank imports the module of the one that started it."""
     module, function = launcher.discover.split(":")
-    return getattr(import_module(f"pytorch_launch.launchers.{module}"), function)
+    # `importlib` would import `warnings`
+    return getattr(__import__(f"pytorch_launch.launchers.{module}", fromlist=[function]), function)

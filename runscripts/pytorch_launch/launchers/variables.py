@@ -2,7 +2,6 @@
 """Reads the variables of a launcher into a World: numbers and lists that are checked, and errors that name them."""
 
 import os
-from zlib import crc32
 
 from pytorch_launch import MOST_DIGITS, LaunchError, is_number
 from pytorch_launch.nodelist import hosts
@@ -57,6 +56,8 @@ def launch_number(text):
     """A number that identifies the launch that its launcher calls `text`, None for no text."""
     if not text:
         return None
+    from zlib import crc32  # a shared library: ranks of Slurm do not need it
+
     return crc32(os.fsencode(text))
 
 
