@@ -12,7 +12,6 @@ PYTORCH_PACKED); the second prints the path. If a copy fails, nothing is set or 
   PYTORCH_LAUNCH_STAGE_DIR  the directory on the nodes; by default TMPDIR or /tmp, if it is on a disk
 """
 
-import contextlib
 import json
 import os
 import secrets
@@ -34,9 +33,8 @@ OTHERWISE = f"set {CHOSEN} to a directory on a disk of each node with enough roo
 NAME = "PYTORCH_STAGE_DIRECTORY"
 #: File systems on a disk of the node, as stat(1) names them. An overlay can be in memory.
 ON_DISK = ("btrfs", "ext2/ext3", "f2fs", "xfs", "zfs")
-END_SECONDS = 60  # for the nodes to remove the copies after an error
 SRUN = """srun --overlap --ntasks-per-node=1 --cpu-bind=none --mpi=none --gres=none --export=ALL --quiet
-    --kill-on-bad-exit=1 --wait=0 --job-name=pytorch-stage --immediate=120"""
+    --input=none --kill-on-bad-exit=1 --wait=0 --job-name=pytorch-stage --immediate=120"""
 SELF = [sys.executable, "-I", "-S", os.path.abspath(pytorch_command.__file__), PROGRAM]
 PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 READY = "pytorch-stage=ready"  # printed by each node
@@ -150,9 +148,9 @@ def stage(files):
             call(job, ["bash", "-c", job.copy, PROGRAM, path, copies[path]])
             call(job, [*job.start, "bash", "-c", CHECK, PROGRAM, copies[path], expected])
     except BaseException:
-        stays.terminate()  # srun and flux pass it on
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            stays.wait(END_SECONDS)
+        # srun kills its tasks when it is terminated
+        subprocess.call([*job.start, "rm", "-rf", "--", directory], env=job.env, stdout=2)
+        stays.terminate()
         raise
     print_message(PROGRAM, f"{', '.join(files)} copied to {job.nodes} nodes: {directory}")
     return list(copies.values())
@@ -160,7 +158,7 @@ def stage(files):
 
 def call(job, command):
     """Run a command that copies or checks, and reports errors itself. Raises LaunchError if it fails."""
-    if subprocess.call(command, env=job.env, stdin=subprocess.DEVNULL, stdout=2):
+    if subprocess.call(command, env=job.env, stdout=2):
         raise LaunchError("the copy failed", OTHERWISE)
 
 

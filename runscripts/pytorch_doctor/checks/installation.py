@@ -26,7 +26,7 @@ KNOWN = Path(__file__).parents[1] / "known_faults.json"
 #: What on a node prevents containers from starting, by parts of what Apptainer 1.4 and squashfuse print.
 OBSTACLES = {
     "/dev/fuse|modprobe fuse": FUSE,
-    "user namespace": "Containers need user namespaces, which this machine denies to ordinary users; ask an administrator.",
+    "user namespace": "Containers need user namespaces, which this machine denies to users; ask an administrator.",
     "unknown userid|getpwuid": "report the node to the site: its name service must know you (`getent passwd $(id -u)`)",
 }
 
