@@ -9,7 +9,6 @@ import os
 from collections import namedtuple
 
 from pytorch_launch import LaunchError, Problem, exists
-from pytorch_launch.container import bind_line, in_container
 from pytorch_launch.private import make_private, unsuitable
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
@@ -48,20 +47,12 @@ def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns 
     `key` is a name for job and node. What the user has placed is left out, not what another launch has, whose rank
     submitted this job: on this node its names may be anyone's.
     """
-    names = [name for name in SUBDIRECTORIES if not _is_users(env.get(name, ""), uid, SUBDIRECTORIES[name])]
+    names = [name for name in SUBDIRECTORIES if not env.get(name) or f"/pytorch-{uid}/" in env[name]]
     bases = [base for base in (env.get("TMPDIR", "").rstrip("/"), default, _home_cache(env)) if base]
     chosen = Caches(None, names, bases, f"pytorch-{uid}/{key}", [])
     if not names:
         return chosen
-    if in_container(env) and bases[0].startswith("/") and not exists(bases[0]):
-        problem = Problem(f"TMPDIR={bases[0]} is not visible in this image", bind_line(env, bases[0]))
-        chosen = chosen._replace(warnings=[problem], bases=bases[1:])
     return _try(chosen, lambda base, _: unsuitable(base, uid))
-
-
-def _is_users(value, uid, name):
-    """Whether the user has set a variable, not a launch, whose directory has the last part `name`."""
-    return bool(value) and not (f"/pytorch-{uid}/" in value and value.endswith(f"/{name}"))
 
 
 def _home_cache(env):

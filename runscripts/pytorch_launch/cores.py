@@ -74,11 +74,11 @@ def _own_mask(node, world):
 
 def _is_common(node, world, job_cpus):
     """Whether all ranks of this node have the mask of this one."""
+    allowed = node.allowed
+    count = len(allowed)
     own = _own_mask(node, world)
     if own is not None:
         return all(mask == own for mask in world.masks)
-    allowed = node.allowed
-    count = len(allowed)
     if count >= job_cpus or (node.online and allowed >= node.online):
         # Slurm may count cores; otherwise, without cgroups, a wider mask is wider than the job
         return count <= job_cpus or len(node.cores(allowed)) == job_cpus

@@ -15,11 +15,11 @@ BUFFER_SIZE = "2000"
 
 
 #: The names of the recorder's buffer and file, and those of torch before 2.8 (pull request 152563), of which later
-#: versions warn on every rank.
+#: ones warn on every rank.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
-FIRST_RELEASE = [2, 8]
+OLD_RELEASES = ("2.0.", "2.1.", "2.2.", "2.3.", "2.4.", "2.5.", "2.6.", "2.7.")
 
 
 class Dumps(namedtuple("Dumps", "directory variables")):
@@ -35,7 +35,9 @@ def choose_dumps(env, name):
     """
     cache = env.get("XDG_CACHE_HOME") or f"{env.get('HOME') or '~'}/.cache"
     directory = f"{cache}/pytorch-dumps"
-    version = 1 if _is_old(env) else 0
+    version = 0
+    if env.get("EBVERSIONPYTORCH", "").startswith(OLD_RELEASES):
+        version = 1
     variables = {}
     if not any(env.get(size) for size in SIZES):
         variables[SIZES[version]] = BUFFER_SIZE
@@ -46,12 +48,6 @@ def choose_dumps(env, name):
         return Dumps(None, variables)
     variables[FILES[version]] = f"{directory}/{name}-rank_"
     return Dumps(directory, variables)
-
-
-def _is_old(env):
-    """Whether the module's torch has the old names."""
-    release = env.get("EBVERSIONPYTORCH", "").split(".")[:2]
-    return len(release) == 2 and all(map(str.isdecimal, release)) and [int(part) for part in release] < FIRST_RELEASE
 
 
 def make_dumps(dumps):
