@@ -19,8 +19,6 @@ OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 # torchrun's options that are read here, which argparse takes by unique beginnings; and those that take no value.
 OPTIONS = ("standalone", "nnodes", "rdzv_endpoint", "master_addr", "nproc_per_node")
 FLAGS = ("standalone", "no_python", "m", "module", "run_path", "use_env", "virtual_local_rank", "h", "help")
-# Those that name a place.
-PLACES = {"rdzv_endpoint", "master_addr"}
 # What --nproc-per-node can be besides a number (torch.distributed.run, determine_local_world_size).
 KINDS = ("auto", "cpu", "gpu", "xpu")
 

@@ -107,7 +107,7 @@ def run_distributed(program, arguments, env):
         plan = make_plan(env, virtual=VIRTUAL_LOCAL_RANK in options)
         check_script(arguments, env, plan.world)
         if is_dry:
-            report(program, plan)
+            report(program, plan, env)
             lines = [f"{name}={printable(plan.changes[name] or '')}\n" for name in sorted(plan.changes)]
             return write_output("".join(lines))
         plan = apply(program, plan, env)
@@ -234,7 +234,7 @@ def apply(program, plan, env, *, starts_all_of_node=False):
     if world.rank == 0:
         warnings += idle_allocation(world, starts_all_of_node)
     plan = plan._replace(caches=caches, changes=changes, warnings=warnings)
-    report(program, plan)
+    report(program, plan, env)
     return plan
 
 
@@ -254,14 +254,14 @@ def change_environment(env, changes):
     return {name: value for name, value in {**env, **changes}.items() if value is not None}
 
 
-def report(program, plan):
+def report(program, plan, env):
     """Print the warnings of `plan`, and the line of its decisions if the user asks for it."""
     for warning in plan.warnings:
         write_problem(program, warning)
-    if plan.is_verbose:
+    if is_verbose(env):
         from pytorch_launch.report import line
 
-        write_line(line(plan))
+        write_line(line(plan, env))
 
 
 def become_python(arguments, variables):

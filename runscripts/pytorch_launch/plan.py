@@ -35,18 +35,13 @@ from pytorch_launch.world import (
 #: The variables that decide how many threads a rank has.
 THREADS = "OMP_NUM_THREADS"
 
-#: Variables that a user may export to override a decision.
-OVERRIDES = ("MASTER_ADDR", "MASTER_PORT", THREADS)
-
 #: Of ranks without the flight recorder.
 NO_DUMPS = Dumps(None, {})
 
 Meeting = namedtuple("Meeting", "place interfaces warnings warnings_of_node")
 Meeting.__doc__ = "The Place; variables that name network interfaces; and Problems of this rank and of its node."
 
-Plan = namedtuple(
-    "Plan", "world place devices placement python caches dumps changes warnings threads overridden is_verbose"
-)
+Plan = namedtuple("Plan", "world place devices placement python caches dumps changes warnings")
 Plan.__doc__ = """The decisions for one rank.
 
 `world`       the World
@@ -58,9 +53,6 @@ Plan.__doc__ = """The decisions for one rank.
 `dumps`       the Dumps to make
 `changes`     variables to set before Python starts, None for one to unset
 `warnings`    Problems, without those that another rank reports
-`threads`     the OMP_NUM_THREADS that Python gets, None for none
-`overridden`  names of the variables that the user has exported in place of a decision
-`is_verbose`  whether the user asks for the line of decisions
 """
 
 
@@ -114,9 +106,6 @@ def make_plan(env, node=None, *, virtual=False, known=()):
         dumps=dumps,
         changes={name: value for name, value in decided.items() if started_with.get(name) != value},
         warnings=_reported(world, of_rank, of_node, of_world),
-        threads={**env, **decided}.get(THREADS),
-        overridden=[name for name in OVERRIDES if env.get(name) and not world.exported],
-        is_verbose=is_verbose(env),
     )
 
 

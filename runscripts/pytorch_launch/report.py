@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the commands print: the line of a rank's decisions (PYTORCH_LAUNCH_VERBOSE), shell code, and help."""
 
+from pytorch_launch.plan import THREADS
 from pytorch_launch.topology import cpu_list
 
+# Variables that a user may export to override a decision.
+OVERRIDES = ("MASTER_ADDR", "MASTER_PORT", THREADS)
 
-def line(plan):
-    """The decisions for one rank and their sources."""
+
+def line(plan, env):
+    """The decisions for one rank and their sources; `env` is what they were made from."""
     world, placement = plan.world, plan.placement
+    overridden = [name for name in OVERRIDES if env.get(name) and not world.exported]
+    threads = plan.changes.get(THREADS) or env.get(THREADS)
     parts = [
         f"{world.node}: rank {world.rank} of {world.size}, local rank {world.local_rank} of {world.local_size}, "
         f"node rank {world.node_rank}, master {plan.place.address}:{plan.place.port}, from {world.source}",
         describe_gpu(plan.devices),
         f"{_describe_cpus(placement)}, NUMA node {cpu_list(placement.numa) or 'unknown'}, "
-        f"OMP_NUM_THREADS {plan.threads or 'not set'}",
+        f"OMP_NUM_THREADS {threads or 'not set'}",
         f"Python of {plan.python or 'the module'}",
         f"caches in {_describe_caches(plan.caches)}",
-        f"exported before: {', '.join(plan.overridden) or 'nothing'}",
+        f"exported before: {', '.join(overridden) or 'nothing'}",
     ]
     return "; ".join(parts)
 

@@ -136,49 +136,40 @@ def _command_above():
 
 
 def _position(env, host):
-    """The Position of `host` in the job's allocation."""
+    """The Position of `host` in the job's allocation; names are compared up to the first dot."""
     if env.get("SLURM_JOB_NODELIST"):
         hosts = read_list(env, "SLURM_JOB_NODELIST")
     else:  # at some sites only the first node of the job has this file, and only containers that bind it
         hosts = list(dict.fromkeys((read(env.get("PBS_NODEFILE") or "") or "").split()))
-    if not hosts:
-        return Position(None, None)
-    if host in hosts:
-        return Position(hosts[0], hosts.index(host))
-    short = host.partition(".")[0]
     shorts = [name.partition(".")[0] for name in hosts]
-    if short in shorts:
-        return Position(hosts[0], shorts.index(short))
-    return Position(hosts[0], None)
+    short = host.partition(".")[0]
+    first_host = hosts[0] if hosts else None
+    index = shorts.index(short) if short in shorts else None
+    return Position(first_host, index)
 
 
 # The file that PALS writes on each node: an array of C structures without padding between them, whose header has their
 # sizes and places (pals.h, version 5). Of the header, every second number from the 16th to the 26th is one of these; of
 # the structure of a rank, its node is the third number; of that of a node, its name follows a number.
-HEADER = 112
+HEADER = "28i"
+RANK = "3i"
 INT = 4
-NODE_OF_RANK = 2
 
 
 def read_layout(path, rank):
     """The Layout for rank `rank`; None if the file is not readable, such as in a container, or is no such file."""
+    from struct import error, unpack_from
+
     try:
         with open(path or "", "rb") as file:  # noqa: PTH123  (pathlib costs more than all of this package)
             data = file.read()
-    except OSError:
+        rank_size, ranks, size, node_size, names, nodes = unpack_from(HEADER, data)[16:28:2]
+        node_of = [unpack_from(RANK, data, ranks + rank_size * number)[2] for number in range(size)]
+    except (OSError, error):
         return None
-    if len(data) < HEADER:
+    if rank >= size or len(data) < names + node_size * nodes:
         return None
-    header = memoryview(data[:HEADER]).cast("i").tolist()
-    pe_size, pe_offset, size, node_size, node_offset, nodes = header[16:28:2]
-    end = max(pe_offset + pe_size * size, node_offset + node_size * nodes)
-    if rank >= size or pe_size < 3 * INT or pe_size % INT or len(data) < end:
-        return None
-    numbers = memoryview(data[pe_offset : pe_offset + pe_size * size]).cast("i")
-    node_of = numbers[NODE_OF_RANK :: pe_size // INT].tolist()
     first = node_of[0]
-    start = node_offset + node_size * first
-    name = data[start + INT : start + node_size].partition(b"\0")[0].decode(errors="replace")
-    if not name or not 0 <= first < nodes:
-        return None
-    return Layout(name, size, node_of.count(node_of[rank]), (node_of[rank] - first) % nodes)
+    start = names + node_size * first
+    host = data[start + INT : start + node_size].partition(b"\0")[0].decode(errors="replace")
+    return Layout(host, size, node_of.count(node_of[rank]), (node_of[rank] - first) % nodes)
