@@ -28,13 +28,9 @@ class Choice(namedtuple("Choice", "prefix changes warnings")):
     `warnings`  Problems
     """
 
-    __slots__ = ()
-
 
 class Module(namedtuple("Module", "root image")):
     """The loaded module: its real directory, "" without one; and the device numbers of its image, none on a host."""
-
-    __slots__ = ()
 
     def owns(self, path):
         """Whether a path is in its installation, in its image, or in user-software."""

@@ -33,8 +33,6 @@ class Caches(namedtuple("Caches", "directory names bases key warnings")):
     `warnings`   Problems
     """
 
-    __slots__ = ()
-
     @property
     def variables(self):
         """Name of each variable to its directory."""

@@ -21,13 +21,9 @@ class Placement(namedtuple("Placement", "cpus bind threads numa warnings")):
     `warnings`  Problems
     """
 
-    __slots__ = ()
-
 
 class Share(namedtuple("Share", "bind threads fault")):
     """The CPUs to bind a rank to, or None; its number of cores; and what is wrong with them, or None."""
-
-    __slots__ = ()
 
 
 def choose_cores(node, world, devices, remedy="give each rank more"):

@@ -45,8 +45,6 @@ class Devices(namedtuple("Devices", "vendor count index held claims own changes 
     `lists`     variables that decide which GPUs are visible, name to the entries, one for each GPU
     """
 
-    __slots__ = ()
-
     @property
     def gpu(self):
         """The physical GPU that this rank uses, None if not known."""
@@ -70,13 +68,9 @@ class Visible(namedtuple("Visible", "present gpus lists changes warnings")):
     `lists`, `changes` and `warnings` are as in Devices.
     """
 
-    __slots__ = ()
-
 
 class Selection(namedtuple("Selection", "gpus entries warnings")):
     """The GPUs of a list, its entries for them, and Problems."""
-
-    __slots__ = ()
 
 
 def choose_devices(env, node, world):
@@ -180,18 +174,19 @@ def _see_amd(env, present):
     names = [name for name in (HIP, CUDA) if name in env]
     if not names or not left.gpus:
         return Visible(present, left.gpus, {ROCR: left.entries}, {}, left.warnings)
-    warnings = left.warnings
+    exported = f"{names[0]}={env[names[0]]}"
     value = env[names[0]]
     if ROCR in env:
         value = _renumber(value, left.entries)
-    if value != env[names[0]]:
-        fault = f"{ROCR}={env[ROCR]} leaves {len(left.gpus)} of {len(present)} GPUs, counted from 0, so "
-        fault += f"{names[0]}={env[names[0]]} is set to {value}"
-        warnings = [*warnings, Problem(fault, "unset it where both are set")]
     selection = select(names[0], value, left.gpus)
+    warnings = left.warnings + selection.warnings
+    if value != env[names[0]]:
+        fault = (
+            f"{ROCR}={env[ROCR]} leaves {len(left.gpus)} of {len(present)} GPUs, counted from 0, so {exported} is set "
+        )
+        warnings.append(Problem(f"{fault}to {value}", "unset it where both are set"))
     changes = {name: value for name in names if env[name] != value}
-    lists = dict.fromkeys(names, selection.entries)
-    return Visible(present, selection.gpus, lists, changes, warnings + selection.warnings)
+    return Visible(present, selection.gpus, dict.fromkeys(names, selection.entries), changes, warnings)
 
 
 def _renumber(value, rocr):
@@ -201,9 +196,10 @@ def _renumber(value, rocr):
     one GPU, so none (Parsl/parsl#3858). A list that is valid, or that is empty, is returned unchanged.
     """
     entries = split(value)
-    if not all(map(is_number, entries)) or all(int(entry) < len(rocr) for entry in entries):
+    numbers = [int(entry) for entry in entries if is_number(entry)]
+    if len(numbers) < len(entries) or max(numbers) < len(rocr):
         return value
-    if all(entry in rocr for entry in entries):
+    if set(entries) <= set(rocr):
         return ",".join(str(rocr.index(entry)) for entry in entries)
     return _count(rocr)
 

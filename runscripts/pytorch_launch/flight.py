@@ -25,8 +25,6 @@ OLD_RELEASES = ("2.0.", "2.1.", "2.2.", "2.3.", "2.4.", "2.5.", "2.6.", "2.7.")
 class Dumps(namedtuple("Dumps", "directory variables")):
     """The directory of dumps, None if there is none to make; and the variables to set, name to value."""
 
-    __slots__ = ()
-
 
 def choose_dumps(env, name):
     """The Dumps of ranks with GPUs, with `name`, that of their launch. Nothing is written.

@@ -27,8 +27,6 @@ class Gpu(namedtuple("Gpu", "vendor pci partition uuid numa_node")):
     `numa_node`  the NUMA node that it is attached to, None if the firmware does not report it
     """
 
-    __slots__ = ()
-
 
 _Node = namedtuple(
     "Node", "root host pid parent uid launcher launcher_cpus allowed online gpus all_gpus numa distances siblings"
@@ -52,8 +50,6 @@ class Node(_Node):
     `distances`      number of each NUMA node without a GPU to its distances to all, if there are GPUs
     `siblings`       each allowed CPU to the CPUs of its core, in ascending order; empty if each core is one CPU
     """
-
-    __slots__ = ()
 
     def threads(self, cpu):
         """The CPUs of the core of one of the allowed CPUs, in ascending order."""
