@@ -31,11 +31,11 @@ Ranks at the same place are one group; the smallest groups come first. The exit 
 were read, 1 if some are missing or the output has no reader, and 2 if nothing could be read.
 """
 
-Job = namedtuple("Job", "name components step")
-Job.__doc__ = "A running job or element of an array: its name, its Components, and a step or None."
+Job = namedtuple("Job", "name components")
+Job.__doc__ = "A running job or element of an array: its name, and its Components."
 Component = namedtuple("Component", "job group nodes")
 Component.__doc__ = """A component of a job, of which a heterogeneous job has several: the number of the job for srun,
-that of the component or None, and the node list."""
+that of the component or "", and the node list."""
 
 
 def main(arguments):
@@ -64,10 +64,10 @@ def answer(options):
 def report_job(number, step, seconds):
     """The text about the ranks of a job, and the exit status. Raises LaunchError."""
     text, status = "", 0
-    for job in find_jobs(number, step):
+    for job in find_jobs(number):
         ranks, silent = [], []
         for component in job.components:
-            found, without_answer = ask_nodes(component, job.step, seconds)
+            found, without_answer = ask_nodes(component, step, seconds)
             ranks += found
             silent += without_answer
         more, worse = report_ranks(f"job {job.name}", ranks, silent, is_part="+" in job.name)
@@ -100,26 +100,8 @@ def job_and_step(text):
     return found.groups()
 
 
-def find_jobs(job, step):
+def find_jobs(job):
     """The running Jobs that a number stands for: an array for each of its elements. Raises LaunchError."""
-    jobs = {}
-    for name, number, nodes in find_running(job):
-        if step is not None:
-            nodes = nodes_of_step(name, number, step)
-        if nodes is not None:
-            leader, _, group = name.partition("+")
-            component = Component(leader if group else number, group or None, nodes)
-            jobs.setdefault(leader if job == leader else name, []).append(component)
-    if not jobs:
-        raise LaunchError(f"step {job}.{step} does not run", f"steps of this job: squeue --steps --jobs={job}")
-    return [Job(name, components, step) for name, components in sorted(jobs.items())]
-
-
-def find_running(job):
-    """The name, the number and the node list of the running jobs and components that a number stands for.
-
-    Raises LaunchError without one.
-    """
     rows = squeue("%i|%A|%T|%N", "--jobs=" + job)
     if "+" in job:
         rows = [row for row in rows if row[0] == job]
@@ -127,15 +109,12 @@ def find_running(job):
     if not running:
         state = f"its state is {rows[0][2]}" if rows else "Slurm has no such job"
         raise LaunchError(f"job {job} does not run: {state}", "running jobs: squeue --me")
-    return [(name, number, nodes) for name, number, _, nodes in running]
-
-
-def nodes_of_step(name, number, step):
-    """The node list of a step, None if it does not run. Slurm names it by the element, or by the component's number."""
-    for found, nodes in squeue("%i|%N", "--steps", "--jobs=" + number):
-        if found in (f"{name}.{step}", f"{number}.{step}"):
-            return nodes
-    return None
+    jobs = {}
+    for name, number, _, nodes in running:
+        leader, _, group = name.partition("+")
+        component = Component(leader if group else number, group, nodes)
+        jobs.setdefault(leader if job == leader else name, []).append(component)
+    return [Job(name, components) for name, components in sorted(jobs.items())]
 
 
 def squeue(fields, *selection):
@@ -150,7 +129,7 @@ def ask_nodes(component, step, seconds):
     names = hosts(component.nodes)
     where = [f"--jobid={component.job}", f"--nodelist={component.nodes}"]
     where += [f"--nodes={len(names)}", f"--ntasks={len(names)}"]
-    if component.group is not None:
+    if component.group:
         where.append(f"--het-group={component.group}")
     of = component.job if step is None else f"{component.job}.{step}"
     here = [str(PROGRAM), "--of", of, "--timeout", str(seconds)]

@@ -81,7 +81,7 @@ def describe_launch(job, name, ranks, *, is_part):
     lines = [f"{title}: {count(size, 'rank')} on {count(len(nodes), 'node')}"]
     missing = [number for number in range(size) if number not in ranks]
     if missing and not is_part:
-        lines.append(f"{count_ranks(missing)}: no process found")
+        lines.append(f"rank {number_list(missing)}: no process found")
     for place, group in group_ranks(ranks):
         lines += describe_group(place, group)
     has_faults = any(rank.fault for rank in ranks.values())
@@ -110,7 +110,7 @@ def describe_group(place, ranks):
         lines = [f"{count(len(ranks), 'rank')}{place}: {number_list([rank.rank for rank in ranks])}"]
     else:
         named = ", ".join(f"{rank.rank} ({rank.node})" for rank in ranks)
-        lines = [f"{noun(len(ranks), 'rank')} {named}{place}"]
+        lines = [f"rank {named}{place}"]
     for thread in ranks[0].threads[:1]:
         lines += describe_stack(thread.frames)
     for thread in ranks[0].threads[1:]:
@@ -141,14 +141,4 @@ def describe_other_thread(thread):
 
 
 def count(number, word):
-    return f"{number} {noun(number, word)}"
-
-
-def count_ranks(numbers):
-    return f"{noun(len(numbers), 'rank')} {number_list(numbers)}"
-
-
-def noun(number, word):
-    if number == 1:
-        return word
-    return word + "s"
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

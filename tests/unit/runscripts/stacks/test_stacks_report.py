@@ -47,7 +47,7 @@ def test_ranks_without_a_process_or_a_stack_come_before_all_others():
     text, status = report_ranks("job 7", found, [("nid0002", "no answer")])
     lines = text.splitlines()
     assert status == 1
-    assert lines[1:3] == ["ranks 1-2: no process found", "rank 3 (nid0001): no stack: the process has ended"]
+    assert lines[1:3] == ["rank 1-2: no process found", "rank 3 (nid0001): no stack: the process has ended"]
     assert lines[3] == "rank 0 (nid0001) in all_reduce at train.py:120"
     assert lines[-1] == "nid0002: no answer"
 
