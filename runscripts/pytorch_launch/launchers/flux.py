@@ -57,12 +57,9 @@ def _first_host(env):
 
 def flux(env, *arguments):
     """The standard output of the command `flux`, "" if it fails."""
-    from subprocess import PIPE, run  # which only the ranks of such launches pay for
+    from subprocess import CalledProcessError, check_output  # which only the ranks of such launches pay for
 
     try:
-        done = run(["flux", *arguments], env=env, stdout=PIPE, check=False)
-    except OSError:
+        return os.fsdecode(check_output(["flux", *arguments], env=env))
+    except (OSError, CalledProcessError):
         return ""
-    if done.returncode != 0:
-        return ""
-    return os.fsdecode(done.stdout)
