@@ -29,7 +29,7 @@ class Gpu(namedtuple("Gpu", "vendor pci partition uuid numa_node")):
 
 
 _Node = namedtuple(
-    "Node", "root host pid parent uid launcher launcher_cpus allowed online gpus all_gpus numa distances siblings"
+    "_Node", "root host pid parent uid launcher launcher_cpus allowed online gpus all_gpus numa distances siblings"
 )
 
 

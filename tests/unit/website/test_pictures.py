@@ -13,7 +13,7 @@ sys.path[1:1] = [str(TREE / "runscripts"), str(TREE / "tests" / "unit" / "runscr
 import node_trees  # noqa: E402
 from pytorch_launch.caches import SUBDIRECTORIES  # noqa: E402
 from pytorch_launch.plan import make_plan  # noqa: E402
-from pytorch_launch.topology import Node, cpu_list  # noqa: E402
+from pytorch_launch.topology import read_node, cpu_list  # noqa: E402
 
 PAGES = [TREE / "README.md", *sorted((TREE / "docs").rglob("*.md"))]
 PICTURES = sorted((TREE / "docs" / "pictures").iterdir())
@@ -82,7 +82,7 @@ def plan_of(root, allowed, local_rank, per_node, node=0):
         "SLURMD_NODENAME": hosts[node],
         "TMPDIR": "/tmp",  # noqa: S108  (nothing is written)
     }
-    return make_plan(env, Node(root, host=hosts[node], launcher=4710, allowed=set(allowed), uid=1000))
+    return make_plan(env, read_node(root, allowed=set(allowed))._replace(host=hosts[node], launcher=4710, uid=1000))
 
 
 #: The masks that LUMI publishes, of GPUs 0 to 7; Frontier's nodes are the same.
