@@ -37,10 +37,6 @@ class Module(namedtuple("Module", "root image")):
         roots = (f"{USER_VENV}/", f"{self.root or USER_VENV}/")
         return f"{os.path.realpath(path)}/".startswith(roots) or device(path) in self.image
 
-    @property
-    def where(self):
-        return "in this image" if self.image else "on this host"
-
 
 def choose_python(env):
     """The Choice for a process with environment `env`. Raises LaunchError."""
@@ -68,7 +64,7 @@ def _named(env, module):
             if exists(prefix):
                 return prefix
             bind = f", or {bind_line(env, prefix)}" if module.image else ""
-            raise LaunchError(f"{name}={prefix} is active, but not visible {module.where}", f"deactivate it{bind}")
+            raise LaunchError(f"{name}={prefix} is active, but not visible here", f"deactivate it{bind}")
     return None
 
 
@@ -99,7 +95,7 @@ def _is_below(prefix, module):
 
 def _bases(prefix, module):
     """The directories below which an environment has packages: its own, and for one on top, those of its Python."""
-    config = {name.lower(): value for name, value in read_table(f"{prefix}/pyvenv.cfg", "=").items()}
+    config = read_table(f"{prefix}/pyvenv.cfg", "=")
     if not config:  # of conda
         return [prefix]
     python = os.path.realpath(f"{prefix}/bin/python")
@@ -107,12 +103,12 @@ def _bases(prefix, module):
     if python.startswith(f"{os.path.realpath(prefix)}/"):
         home = config.get("home", "")  # a copy of the one there
     fault = None
-    if not exists(python) or not exists(home):
-        fault = f"does not exist {module.where}"
+    if not exists(python):
+        fault = "does not exist here"
     elif module.image and device(home) not in module.image:
         fault = "is not the image's"
     if fault:
-        remedy = f"Deactivate it, or make it again {module.where}: `{ON_TOP} {prefix}`"
+        remedy = f"Deactivate it, or make it again here: `{ON_TOP} {prefix}`"
         raise LaunchError(f"{prefix} is active, but its Python, {python}, {fault}", remedy)
     if config.get("include-system-site-packages") != "true":
         return [prefix]

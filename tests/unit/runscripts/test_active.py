@@ -148,7 +148,7 @@ def test_the_active_environment_runs_if_it_has_a_torch(module, places, row):
 #: Variables, PATH, and the error.
 ERRORS = """
 variables                | path       | error
-VIRTUAL_ENV=/gone        | m          | VIRTUAL_ENV=/gone is active, but not visible on this host. Deactivate it
+VIRTUAL_ENV=/gone        | m          | VIRTUAL_ENV=/gone is active, but not visible here. Deactivate it
                          | plain/bin:m | plain is active and has no torch. Run `deactivate`
                          | other_conda/bin:m | other_conda is active and has no torch. Run `deactivate` (`conda
 CONDA_DEFAULT_ENV=base   | plain/bin:m | plain is active and has no torch. Run `deactivate`
@@ -203,11 +203,9 @@ def test_environments_of_the_image_do_not_count(image, tmp_path):
 def test_an_environment_of_the_hosts_python_or_that_the_image_does_not_see_is_an_error(image, make, tmp_path):
     make_python(tmp_path / "pyenv")
     prefix = make("host", home=f"{tmp_path}/pyenv/bin", torch=True)
-    with pytest.raises(LaunchError, match="is not the image's. Deactivate it, or make it again in this image: `python"):
+    with pytest.raises(LaunchError, match="is not the image's. Deactivate it, or make it again here: `python"):
         choose_python({**image, "USER_PATH": f"{prefix}/bin"})
-    bind = (
-        "is active, but not visible in this image. Deactivate it, or bind it: `export APPTAINER_BIND=$APPTAINER_BIND,"
-    )
+    bind = "is active, but not visible here. Deactivate it, or bind it: `export APPTAINER_BIND=$APPTAINER_BIND,"
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         with pytest.raises(LaunchError) as raised:
             choose_python({**image, variable: "/scratch/v"})
