@@ -9,6 +9,9 @@ from optional_packages import need
 
 from testbed.packages import find_optional
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "runscripts"))
+from pytorch_launch.launchers import inherited  # noqa: E402
+
 pytestmark = pytest.mark.testbed
 
 RUNSCRIPTS = Path(__file__).parents[2] / "runscripts"
@@ -146,8 +149,10 @@ def test_mpirun_in_a_shell_of_several_nodes_overlaps_its_step(testbed, show, wor
 
 def test_a_job_that_is_submitted_as_the_remedy_says_has_its_own_world_and_variables(testbed, show, work):
     submit = SUBMIT.format(work=work, options="--export=NONE -N2 -n2")
-    steps = f"export PATH={RUNSCRIPTS}:$PATH\nsrun get-master >/dev/null\nsrun {show}\n"
-    (work / "script").write_text(f"#!/bin/bash\nexport SLURM_EXPORT_ENV=ALL\n{steps}")
+    line = "export SLURM_EXPORT_ENV=ALL; unset ${!SLURM_CPU_BIND*}"
+    steps = f"export PATH={RUNSCRIPTS}:$PATH\nsrun {show}\n"
+    (work / "script").write_text(f"#!/bin/bash\n{line}\n{steps}")
+    assert line in inherited.SUBMIT
     testbed.run(f"srun -N2 -n2 bash -c '[ $SLURM_PROCID = 0 ] || {submit}'")
     assert (work / "err").read_text() == ""
     assert sorted(line[:4] for line in (work / "out").read_text().splitlines()) == ["0/2 ", "1/2 "]

@@ -7,10 +7,11 @@ from pytorch_launch import LaunchError, ancestors, read
 from pytorch_launch.launchers import in_job, programs_of_mpi
 from pytorch_launch.launchers.variables import optional_number
 
-#: How a job is submitted without variables of a launch. With --export=NONE, srun would pass on none of the module's.
+#: How a job is submitted without variables of a launch. With --export=NONE, srun would pass on none of the module's;
+#: sbatch passes on the masks of the step in which it runs.
 SUBMIT = (
     "submit the job from a shell without the variables of another launch, or with sbatch --export=NONE and "
-    "`export SLURM_EXPORT_ENV=ALL` in its script"
+    "`export SLURM_EXPORT_ENV=ALL; unset ${!SLURM_CPU_BIND*}` in its script"
 )
 
 #: The programs that start the script of a job where no variable has the number of its process: those of Flux, which
