@@ -19,7 +19,9 @@ def test_control_characters_of_variables_are_printed_escaped(run_unchecked, step
 @pytest.mark.parametrize("command", ["conda-python-distributed", "conda-python-simple"])
 def test_a_switch_is_0_or_1(run_unchecked, command, switch):
     for value in ("false", "no", "2"):
-        done = run_unchecked(command, "-c", "print('ran')", env={f"PYTORCH_LAUNCH_{switch}": value, "CONTAINERROOT": sys.prefix})
+        done = run_unchecked(
+            command, "-c", "print('ran')", env={f"PYTORCH_LAUNCH_{switch}": value, "CONTAINERROOT": sys.prefix}
+        )
         fault = f"PYTORCH_LAUNCH_{switch}={value} is neither 0 nor 1. Correct or unset it\n"
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{command}: {fault}")
 
