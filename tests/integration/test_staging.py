@@ -232,6 +232,8 @@ done"""
                 done = testbed.run_unchecked(f"{as_user.format(65534)} salloc --quiet -N2 -n2 bash job.sh", cwd=work)
             finally:
                 attacker.kill()
+        # the copies are removed after the job
+        left_after(60, lambda: [made for path in disks for made in path.iterdir() if made.stat().st_uid == 65534])
     finally:
         for path, mode in zip(disks, modes):
             path.chmod(mode)
@@ -242,6 +244,6 @@ done"""
     times = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("took")]
     print(sorted(times), (work / "attack.log").read_text(), done.stderr)
     assert len(times) == count, done.stderr
-    assert sorted(times)[-2] < 5000 + sorted(times)[count // 2]  # one may be the machine's: an attack delays most
+    assert sorted(times)[-2] < 5000 + 2 * sorted(times)[count // 2]  # one may be the machine's: an attack delays most
     assert len({line.split()[0] for line in done.stdout.splitlines() if "/pytorch-stage-" in line}) == 1
     assert log == []
