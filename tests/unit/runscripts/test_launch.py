@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from programs import program
-from pytorch_launch import launch as launcher
 from pytorch_launch.launch import script_path
 
 INTERPRETER = [sys.executable, "-I", "-S"]
@@ -124,28 +123,6 @@ LINES = {
 def test_the_script_is_the_first_argument_that_is_no_option_and_no_value(path):
     assert {line: script_path(line.split()) for line in LINES[path]} == dict.fromkeys(LINES[path], path)
     assert script_path([""]) == ""  # an empty argument is a path
-
-
-def permissions(monkeypatch, scope, is_in_namespace=False, **variables):
-    """What happens in turn as Python starts on a node with this value of kernel.yama.ptrace_scope."""
-    given = []
-    monkeypatch.setattr(launcher, "read", {"/proc/sys/kernel/yama/ptrace_scope": scope}.get)
-    monkeypatch.setattr(launcher, "in_user_namespace", lambda: is_in_namespace)
-    monkeypatch.setattr("_ctypes.call_function", lambda *_: given.append("permission"))
-    monkeypatch.setattr(launcher.os, "execve", lambda *_: given.append("python"))
-    monkeypatch.setattr("_signal.signal", lambda *_: None)
-    with pytest.raises(launcher.LaunchError, match="not found on PATH"):
-        launcher.become_python([], {"PATH": "/bin", **variables})
-    return given[:-1]  # `execve` returns here, so python3 is tried too
-
-
-def test_only_where_the_kernel_lets_parents_alone_trace_a_rank_gives_the_permission(monkeypatch):
-    assert permissions(monkeypatch, "1") == ["permission", "python"]
-    for scope in (None, "0", "2", "3"):
-        assert permissions(monkeypatch, scope) == ["python"]
-    # in a user namespace it is not needed, and a user can refuse it
-    assert permissions(monkeypatch, "1", is_in_namespace=True) == ["python"]
-    assert permissions(monkeypatch, "1", PYTORCH_LAUNCH_TRACEABLE="0") == ["python"]
 
 
 def test_the_call_reaches_the_kernel(runscripts, tmp_path):

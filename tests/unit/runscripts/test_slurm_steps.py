@@ -218,30 +218,6 @@ def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task,
 # Shells
 
 
-TYPED = "import sys; from pytorch_launch.launchers import slurm; sys.exit(slurm._is_typed())"
-
-
-@pytest.mark.parametrize(
-    ("command", "is_typed"),
-    [
-        ("bash --norc <<< '{}; exit $?'", 0),
-        ("bash -c '{}; exit $?'", 0),
-        ("bash -c 'timeout 99 {}; exit $?'", 0),  # in a process group of its own
-        ("bash --norc -i -c '{}; exit $?'", 1),
-        ("exec bash --norc -i <<< '. <({}; echo exit $?)'", 1),  # in the group of the shell
-    ],
-)
-def test_a_shell_with_job_control_is_one_that_a_user_types_into(runscripts, command, is_typed):
-    """Other commands of `srun --pty` may be ranks: tests/integration/test_worlds_of_steps.py."""
-    env = {**os.environ, "PYTHONPATH": str(runscripts)}
-    words = ["bash", "-c", command.format(f'{sys.executable} -c "{TYPED}"')]
-    spawn = f"import pty, sys; sys.exit(pty.spawn({words!r}) >> 8)"
-    done = subprocess.run(
-        [sys.executable, "-c", spawn], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
-    assert done.returncode == is_typed, done.stdout
-
-
 @pytest.mark.parametrize("number", ["4294967290", "-6"])  # up to Slurm 25.11, and after it
 def test_a_process_in_the_shell_of_salloc_is_alone_in_its_allocation(step, number):
     """Where salloc starts it as a step of one task on the first node (LaunchParameters=use_interactive_step)."""
