@@ -1,9 +1,11 @@
 """Which Python runs, that of the active environment or of the module."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import program
 from pytorch_launch import LaunchError, active
 from pytorch_launch.active import choose_python
 from tables import name, table
@@ -211,3 +213,21 @@ def test_an_environment_of_the_hosts_python_or_that_the_image_does_not_see_is_an
             choose_python({**image, variable: "/scratch/v"})
         assert str(raised.value) == f"{variable}=/scratch/v {bind}/scratch/v`"
     assert choose_python({**image, "CONDA_PREFIX": "/scratch/base", "CONDA_DEFAULT_ENV": "base"}).prefix is None
+
+
+def test_the_environment_stays_active_when_a_command_activates_the_modules_own(module, make, tmp_path, runscripts):
+    """Its Python is found by VIRTUAL_ENV alone, as in an image that has the host's variables but not its PATH."""
+    root = Path(module["CONTAINERROOT"])
+    for prefix in (make("v"), root / "venv"):
+        python = Path(prefix, "bin", "python")
+        python.unlink()
+        program(python, f"echo {python} $VIRTUAL_ENV")
+    (root / "venv/bin/activate").write_text(f"export VIRTUAL_ENV={root}/venv PATH={root}/venv/bin:$PATH\n")
+    activation = {"WITH_CONDA": "true", "WITH_VENV": f"source {root}/venv/bin/activate", "RUNSCRIPTS": str(runscripts)}
+    env = {**module, **activation, "PATH": "/usr/bin:/bin", "VIRTUAL_ENV": f"{tmp_path}/v"}
+    for switch, expected in (("1", "v/bin/python {0}/v"), ("0", "PyTorch/venv/bin/python {0}/PyTorch/venv")):
+        command = [f"{runscripts}/conda-python-simple"]
+        done = subprocess.run(
+            command, env={**env, "PYTORCH_LAUNCH_ACTIVE": switch}, stdout=subprocess.PIPE, text=True, check=True
+        )
+        assert done.stdout == f"{tmp_path}/{expected.format(tmp_path)}\n"
