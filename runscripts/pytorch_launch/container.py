@@ -60,10 +60,9 @@ def check_cleaned(env, is_in_job, programs):
     if not env.get("RUNSCRIPTS") and exists(f"{RUNSCRIPTS}/launch.bash"):
         fault = f"{RUNSCRIPTS} is bound, but RUNSCRIPTS, and so the variables of srun, are missing"
     elif in_container(env) and not is_in_job and not env.get("USER"):  # --cleanenv removes this as well
-        for _, name in ancestors():
-            if name in programs:
-                fault = f"{name} started this image, but its variables are missing"
-                break
+        found = programs.intersection(name for _, name in ancestors())
+        if found:
+            fault = f"{found.pop()} started this image, but its variables are missing"
     if fault:
         fault += ": --cleanenv, -e, --containall or APPTAINER_CLEANENV removed them"
         raise LaunchError(fault, "Start the image without it, or use conda-python-simple for one process")

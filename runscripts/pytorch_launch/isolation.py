@@ -26,7 +26,8 @@ def isolate(env):
     A container passes the host's PYTHONPATH on, a venv inherits all variables: a module that is loaded for another
     purpose may decide which torch, or which numpy, is imported. Directories of the user's own code stay.
     """
-    changes, warnings = {}, []
+    changes = {}
+    warnings = []
     if is_on(env, KEEP, "0"):
         return changes, warnings
     image = image_devices(env)

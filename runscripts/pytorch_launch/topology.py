@@ -130,11 +130,8 @@ def cpu_list(cpus):
 
 def read_table(path, separator):
     """The lines of a file as name to value, none if it cannot be read."""
-    table = {}
-    for line in (read(path) or "").splitlines():
-        name, _, value = line.partition(separator)
-        table[name.strip()] = value.strip()
-    return table
+    lines = [line.partition(separator) for line in (read(path) or "").splitlines()]
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def _gpu(root, vendor, pci, partition=0, uuid=None):
@@ -169,8 +166,8 @@ def _amd_gpus(root):
         facts = read_table(f"{root}{AMD_NODES}/{node}/properties", " ")
         if int(facts.get("simd_count", 0)):  # else hidden, or a CPU
             # bits 28 to 31 are the number of a partition (kfd_topology_add_device)
-            partition, location = divmod(int(facts["location_id"]), 1 << 28)
-            pci = f"{int(facts['domain']):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
+            partition, location = divmod(int(facts.get("location_id", 0)), 1 << 28)
+            pci = f"{int(facts.get('domain', 0)):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
             unique = int(facts.get("unique_id", 0))
             uuid = f"GPU-{unique:016x}" if unique else None
             found.append(_gpu(root, "amd", pci, partition, uuid))
@@ -198,10 +195,8 @@ def _all_gpus(root, gpus, numa):
 
 
 def _numa_nodes(root):
-    found = {}
-    for number in _numbers(root + NUMA_NODES, "node"):
-        found[number] = parse_cpu_list(read(f"{root}{NUMA_NODES}/node{number}/cpulist") or "")
-    return found
+    numbers = _numbers(root + NUMA_NODES, "node")
+    return {number: parse_cpu_list(read(f"{root}{NUMA_NODES}/node{number}/cpulist") or "") for number in numbers}
 
 
 def _distances(root, numa, gpus):
@@ -230,8 +225,5 @@ def _siblings(root, cpus):
 
 def _numbers(directory, prefix=""):
     """The numbers in the names of a directory that are `prefix` and a number, in ascending order."""
-    found = []
-    for name in names(directory):
-        if name.startswith(prefix) and is_number(name[len(prefix) :]):
-            found.append(int(name[len(prefix) :]))
-    return sorted(found)
+    found = [name[len(prefix) :] for name in names(directory) if name.startswith(prefix)]
+    return sorted(int(text) for text in found if is_number(text))
