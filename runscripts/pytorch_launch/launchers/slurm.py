@@ -30,7 +30,8 @@ STEP_MARKS = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", STEP_NODE
 
 # The steps of a shell that salloc starts on the first node (LaunchParameters=use_interactive_step; slurm.h), and of a
 # batch script. Slurm 26.05 writes them as negative numbers.
-INTERACTIVE = ("4294967290", "-6")
+INTERACTIVE_STEP = 4294967290
+INTERACTIVE = (str(INTERACTIVE_STEP), "-6")
 BATCH_SCRIPT = ("4294967291", "-5")
 
 #: The variables of srun(1) with the values of OF_TORCH.
@@ -57,6 +58,7 @@ def step(env, hostname):
     layout = _layout(env)
     if layout is None:
         return None
+    is_interactive = env["SLURM_STEP_ID"] in INTERACTIVE
     numbers = {}
     if layout.has_components and layout.local_size == number(env, "SLURM_STEP_NUM_TASKS"):
         # all components of `srun A : B` on one node: Slurm counts the tasks of each for itself
@@ -71,13 +73,13 @@ def step(env, hostname):
         source=f"Slurm step {env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}",
         launcher=_launcher(env),
         job=number(env, "SLURM_JOB_ID"),
-        step=_step_number(env),
+        step=INTERACTIVE_STEP if is_interactive else number(env, "SLURM_STEP_ID"),
         reserved_port=_reserved_port(env, layout),
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
         cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
         masks=_masks(env, layout.local_size),
         unbound=env.get("SLURM_CPU_BIND_TYPE") == "none",
-        allocation=_allocation_of_step(env),
+        allocation=job_allocation(env) if is_interactive else ONE_TASK,
     )
     check_started_by_slurm(env, world)
     _check_terminal(env, world)
@@ -90,12 +92,6 @@ def _launcher(env):
     return SLURM._replace(one_task_per_node=SLURM.one_task_per_node.format(nodes=nodes))
 
 
-def _step_number(env):
-    if env["SLURM_STEP_ID"] in INTERACTIVE:
-        return int(INTERACTIVE[0])
-    return number(env, "SLURM_STEP_ID")
-
-
 def _reserved_port(env, layout):
     """The first port of `srun --resv-ports`, as of 12000-12003 or 12000,12005; None without one."""
     port = env.get("SLURM_STEP_RESV_PORTS", "").partition(",")[0].partition("-")[0]
@@ -104,12 +100,6 @@ def _reserved_port(env, layout):
     if is_number(port) and int(port) < 65536:
         return int(port)
     return None
-
-
-def _allocation_of_step(env):
-    if env["SLURM_STEP_ID"] in INTERACTIVE:
-        return job_allocation(env)
-    return ONE_TASK
 
 
 def _check_terminal(env, world):
