@@ -169,19 +169,6 @@ salloc --quiet -N1 -n2 bash steps.sh""")
     assert one[-1] != three[-1]
 
 
-def test_different_files_in_one_step_have_mounts_of_their_own(shell, installation, work):
-    other = work / "other.squashfs"
-    shutil.copy(installation.file, other)
-    done = shell(f"""cat > ranks.sh <<'END'
-[ $SLURM_PROCID = 0 ] || export PYTORCH_PACKED={other}
-exec conda-python-distributed waiting.py go
-END
-srun -N1 -n2 --overcommit -o out.%t bash ranks.sh & {RANKS_RUN.format(count=2)}touch go; wait; cat out*""")
-    first, second = lines(done)
-    assert first[1:3] == ["True", str(installation.file)]
-    assert second[1:3] == ["True", str(other)]
-
-
 def test_a_mount_whose_server_was_killed_is_not_shared(shell):
     done = shell(f"""cat > ranks.sh <<'END'
 conda-python-distributed waiting.py go > out1 & {RANKS_RUN.format(count=1)}
@@ -246,9 +233,11 @@ mount --bind fuse /dev/fuse
 as_user() { local id=$1; shift; exec setpriv --reuid=$id --regid=$id --clear-groups --inh-caps=-all "$@"; }
 export SLURM_JOB_ID=77 SLURM_STEP_ID=0 SLURMD_NODENAME=nid001001
 trap 'kill $attacker 2>/dev/null || :' EXIT
-(as_user 65532 python3 attacker.py 65533 > attack) & attacker=$!
-until grep -qs ready attack; do kill -0 $attacker || exit 3; sleep 0.01; done
-for ((i = 0; i < $1; i++)); do
+for ((i = 0; i <= $1; i++)); do
+    if [ $i = 1 ]; then # the first time is without an attack
+        (as_user 65532 python3 attacker.py 65533 > attack) & attacker=$!
+        until grep -qs ready attack; do kill -0 $attacker || exit 3; sleep 0.01; done
+    fi
     start=${EPOCHREALTIME/./}
     (export SLURM_LOCALID=0; as_user 65533 timeout 30 python probe.py) & first=$!
     (export SLURM_LOCALID=1; as_user 65533 timeout 30 python probe.py) & wait $first $! || echo "failed: $?"
@@ -272,7 +261,7 @@ def test_another_user_can_neither_delay_nor_enter_a_mount(shell, installation, c
     if os.geteuid() != 0 or not any(line[1] == "True" for line in lines(done)):
         pytest.skip("only root can start processes of two users, who need /dev/fuse and a squashfuse they can read")
     times = [int(text) for text in re.findall(r"^took (\d+) ms$", done.stdout, re.MULTILINE)]
-    expected = (count, 2 * count, 3 * count, "")
+    expected = (count + 1, 2 * count + 2, 3 * count + 3, "")
     assert (len(times), len(lines(done)), done.stdout.count("\n"), done.stderr) == expected, done.stdout
     assert all(line[1:3] == ["True", str(installation.file)] for line in lines(done))
-    assert max(times) < 5000
+    assert sorted(times)[-2] < 5000 + 2 * times[0]  # one may be the machine's
