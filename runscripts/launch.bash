@@ -2,7 +2,7 @@
 # What the starters share: errors, variables without the module, and the environment that image or module names; sourced.
 # shellcheck shell=bash
 
-# Image of Apptainer or Singularity, and of Shifter; empty elsewhere. `pytorch_launch/active.py` has the same names.
+# Image of Apptainer or Singularity, and of Shifter; empty elsewhere. `pytorch_launch/container.py` has the same names.
 sif_container=${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}
 # shellcheck disable=SC2034 # for libexec/enter
 shifter_container=${SHIFTER_IMAGEREQUEST:-}
@@ -32,15 +32,18 @@ is_modules() { # <activation>: whether it is one that the module sets
 
 # A function, because `source .../activate` without arguments would otherwise see the user's.
 activate() {
-    local activation
+    local activation active
     # on the host there is no environment of an image to activate
     [ -z "${SIFPYTORCH:-}" ] || [ -n "$sif_container" ] || return 0
     set +u # conda's own activation scripts read unset variables
     for activation in "$WITH_CONDA" "$WITH_VENV"; do
         # a packed environment of the user's own may be mounted in place of the module's
         [[ $activation != "source /user-software/"* || ! -e /user-software/pyvenv.cfg ]] || continue
+        active=${VIRTUAL_ENV-}
         # shellcheck disable=SC2086  # a command with its arguments, plain words
         $activation || die "$USER_ERROR" "'$activation' failed. Correct or unset WITH_CONDA or WITH_VENV"
+        # the module's Python is on PATH; `pytorch_launch/active.py` looks for the environment that the user had activated
+        [[ -z $active || ${PYTORCH_LAUNCH_ACTIVE-} == 0 ]] || ! is_modules "$activation" || export VIRTUAL_ENV=$active
     done
     set -u
 }

@@ -6,6 +6,5 @@
 if [ ! -e "${CONTAINERROOT:-}/.packed" ]; then
     python=/usr/bin/python3
     [ -x "$python" ] || python=$CONTAINERROOT/venv/bin/python3
-    # as text: by its name, Python would open the file three times
-    exec "$python" -I -S -c "$(<"${BASH_SOURCE[0]%/*}/pytorch_packed.py")" "$@"
+    exec "$python" -I -S "${BASH_SOURCE[0]%/*}/pytorch_packed.py" "$@"
 fi

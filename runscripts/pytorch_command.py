@@ -11,6 +11,11 @@ import subprocess
 import sys
 from importlib import import_module
 
+if __name__ == "__main__":
+    sys.path.insert(0, __file__.rpartition("/")[0])  # `python -I` leaves it out
+from pytorch_launch import printable  # noqa: E402
+from pytorch_launch.launchers.allocation import outside_of_jobs  # noqa: E402
+
 #: The modules whose `main` is the command.
 MODULES = {
     "pytorch-doctor": "pytorch_doctor.doctor",
@@ -18,9 +23,6 @@ MODULES = {
     "pytorch-stacks": "pytorch_stacks.command",
     "pytorch-stage": "pytorch_stage",
 }
-
-#: Variables that describe a job or a step, or select rows: Slurm's commands would obey them.
-OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SINFO_")
 
 
 def write_output(program, text):
@@ -38,15 +40,14 @@ def write_output(program, text):
 
 def print_message(program, text):
     """Write a line to standard error, unbuffered: a terminal that is gone does not change the exit status."""
-    left = f"{program}: {text}\n".encode(errors="backslashreplace")
+    write_all(2, f"{program}: {printable(str(text))}\n".encode(errors="backslashreplace"))
+
+
+def write_all(descriptor, data):
+    """Write all of `data` at once, so that nothing stays in a buffer; an output that is gone is no error."""
     with contextlib.suppress(OSError):
-        while left:
-            left = left[os.write(2, left) :]
-
-
-def outside_of_jobs(env):
-    """The environment without the variables of Slurm that describe a job or a step around this command."""
-    return {name: env[name] for name in env if name == "SLURM_CONF" or not name.startswith(OF_SLURM)}
+        while data:
+            data = data[os.write(descriptor, data) :]
 
 
 def run(command, env, stderr=subprocess.PIPE):
@@ -62,6 +63,13 @@ def call(command, seconds, stderr=subprocess.PIPE):
     return run(limited, outside_of_jobs(os.environ), stderr)
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {printable(message)}. See --help\n")
+
+
 def positive(text):
     """A number from 1 to 999999, for argparse: more seconds overflow the kernel's clocks."""
     if not text.isdecimal() or len(text) > 6 or int(text) == 0:
@@ -70,5 +78,4 @@ def positive(text):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, __file__.rpartition("/")[0])  # `python -I` leaves it out
     sys.exit(import_module(MODULES[sys.argv[1]]).main(sys.argv[2:]))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pytorch_command import run
 from pytorch_launch import names, read
-from pytorch_launch.active import ENGINE_IMAGE, in_container
-from pytorch_launch.world import in_job
+from pytorch_launch.container import ENGINE_IMAGE, in_container
+from pytorch_launch.launchers import in_job
 
 from pytorch_doctor.probe import PROBE
 
@@ -18,13 +18,14 @@ from pytorch_doctor.probe import PROBE
 IMAGES = {"container": "SIFPYTORCH", "engine": ENGINE_IMAGE, "shifter": "SHIFTER_IMAGE"}
 #: Without a recipe in the installation, the variables tell the kind.
 KINDS = {"EB_PyTorchContainer": "container", "EB_PyTorchVenv": "venv", "EB_PyTorchShifter": "shifter"}
-UNKNOWN_USER = "report the node to the site: its name service must know you (`getent passwd $(id -u)`)"
 FUSE = "Containers need /dev/fuse; ask an administrator for `modprobe fuse; chmod 0666 /dev/fuse`."
-NAMESPACES = "Containers need user namespaces, which this machine denies to ordinary users; ask an administrator."
-#: What on a node prevents containers from starting, by parts of what Apptainer 1.4 and squashfuse print.
-OBSTACLES = {"/dev/fuse|modprobe fuse": FUSE, "user namespace": NAMESPACES, "unknown userid|getpwuid": UNKNOWN_USER}
 
 Outcome = namedtuple("Outcome", "status output error")
+
+Recipe = namedtuple("Recipe", "name parameters")
+Recipe.__doc__ = (
+    "The file name of the recipe that EasyBuild keeps in an installation, and its parameters that are texts."
+)
 
 
 class Context:
@@ -43,20 +44,20 @@ class Context:
     # Properties, so that checks read the installation: its file system may hang, and checks have a deadline.
     @property
     def recipe(self):
-        """The file name of the recipe, or None, and its parameters whose values are texts."""
-        return read_recipe(self.module) if self.module else (None, {})
+        return read_recipe(self.module) if self.module else Recipe(None, {})
 
     @property
     def kind(self):
-        by_variables = next((kind for kind, name in IMAGES.items() if self.env.get(name)), "venv")
-        return KINDS.get(self.recipe[1].get("easyblock"), by_variables)
+        kind = KINDS.get(self.recipe.parameters.get("easyblock"))
+        named = [each for each, name in IMAGES.items() if self.env.get(name)]
+        return kind or (named or ["venv"])[0]
 
     def record(self, name):
+        """A file of the installation's records, as a dict; empty without one."""
         try:
-            found = json.loads((self.module / "provenance" / name).read_text())
-        except (OSError, ValueError):
+            return dict(json.loads((self.module / "provenance" / name).read_text()))
+        except (OSError, ValueError, TypeError):
             return {}
-        return found if isinstance(found, dict) else {}
 
     @property
     def trains_here(self):
@@ -68,20 +69,22 @@ class Context:
 
     @property
     def gpu(self):
-        """The kind of GPU that the module is for: "cuda", "rocm", "xpu" or None."""
-        return self.recipe[1].get("gpu")
+        """The kind of GPU that the loaded module is for: "cuda", "rocm" or None."""
+        return self.recipe.parameters.get("gpu")
 
     @property
     def torch(self):
         """The facts about torch that `probe` prints, or None; and the Outcome of the probe, which runs once."""
         if self._torch is None:
             # with the user's paths; on the host the commands in the module's bin/ enter the image
-            is_direct = self.in_image or self.kind == "venv"
-            place = Path(__file__).absolute().parents[1] if is_direct else self.module / "bin"
+            place = self.module / "bin"
+            if self.in_image or self.kind == "venv":
+                place = Path(__file__).absolute().parents[1]
             command = [str(place / "conda-python-simple"), "-c", PROBE]
             outcome = self.run(command, PYTORCH_LAUNCH_KEEP_PATHS="1")
             lines = [line for line in outcome.output.splitlines() if line.startswith("{")]
-            self._torch = (json.loads(lines[-1]) if outcome.status == 0 and lines else None), outcome
+            facts = json.loads(lines[-1]) if outcome.status == 0 and lines else None
+            self._torch = facts, outcome
         return self._torch
 
     def which(self, command):
@@ -100,22 +103,17 @@ class Context:
 
 
 def read_recipe(directory):
-    """The file name of the recipe that EasyBuild keeps in an installation, and its texts; None, {} without one."""
+    """The Recipe in an installation; None, {} without one."""
     try:
         (copy,) = (path for path in (directory / "easybuild").glob("*.eb") if path.is_file())
         found = re.findall(r"^(\w+)[ \t]*=[ \t]*([\"'])(.*?)\2", copy.read_text(), re.MULTILINE)
-        return copy.name, {name: value for name, _, value in found}
     except (OSError, ValueError):
-        return None, {}
+        return Recipe(None, {})
+    return Recipe(copy.name, {name: value for name, _, value in found})
 
 
 def last_line(text):
     """The last line of a command's output, without colours, and without Apptainer's INFO lines if there are others."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("INFO")] or lines
-    return lines[-1][:300] if lines else "no output"
-
-
-def find_obstacle(output):
-    """The remedy for the output of a runtime or of Python, None if the node is not the cause."""
-    return next((remedy for parts, remedy in OBSTACLES.items() if re.search(parts, output, re.IGNORECASE)), None)
+    lines = [line for line in lines if not line.startswith("INFO")] or lines or ["no output"]
+    return lines[-1][:300]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs the checks in processes with a deadline, as a file system or a command may hang, and prints the findings."""
+"""Runs the checks in a process with a deadline, as a file system or a command may hang, and prints the findings."""
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -11,24 +12,24 @@ import sys
 import time
 from collections import Counter
 
-from pytorch_command import positive, print_message, write_output
-from pytorch_launch import LaunchError
-from pytorch_launch.world import is_first_task_of_node, node_name
+from pytorch_command import Parser, positive, write_output
+from pytorch_launch import LaunchError, printable
+from pytorch_launch.launchers import is_first_task_of_node, node_name
 
-from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail
-from pytorch_doctor.checks import files, gpu, installation, network, slurm
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail, not_applicable
+from pytorch_doctor.checks import disk, gpu, installation, network
 from pytorch_doctor.context import Context
 
 PROGRAM = "pytorch-doctor"
 #: The checks, by name.
 CHECKS = {
-    name[len("check_") :]: function
-    for subject in (installation, gpu, network, files, slurm)
-    for name, function in vars(subject).items()
-    if name.startswith("check_")
+    "disk": disk.check_disk,
+    "module": installation.check_module,
+    "torch": installation.check_torch,
+    "versions": installation.check_versions,
+    "gpu": gpu.check_gpu,
+    "network": network.check_network,
 }
-#: One process runs these, as they share the facts about torch; each of the others is a process.
-OF_TORCH = ("torch", "gpu", "driver", "network", "versions")
 SLOW = "something hangs, such as a file system: try again with a larger --timeout, then ask the site"
 BROKEN = "this is a bug of pytorch-doctor: please report this line"
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
@@ -45,114 +46,109 @@ def main(arguments):
         return 0  # the first task reports for its node
     for number in INTERRUPTIONS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # which also ends the checks
-    checks = {name: CHECKS[name] for name in CHECKS if name in options.only}
-    try:
-        findings = run_all(checks, Context(os.environ), options.timeout)
-    except OSError as error:  # of fork or pipe
-        print_message(PROGRAM, f"cannot start the checks: {error.strerror}. Raise the limits of this shell (ulimit -a)")
-        return 1
-    show = as_json if options.json else as_table
-    text = show(node_name(os.environ, platform.node()), findings, faults_only=options.faults)
-    return int(write_output(PROGRAM, text) != 0 or any(finding.verdict == FAIL for finding in findings))
+    findings = run_all(options.only, Context(os.environ), options.timeout)
+    node = node_name(os.environ, platform.node())
+    shown = findings
+    if options.faults:
+        shown = [finding for finding in findings if finding.verdict in (WARN, FAIL)]
+    verdicts = [finding.verdict for finding in findings]
+    if options.json:
+        worst = max(verdicts, key=(NOT_APPLICABLE, OK, WARN, FAIL).index)
+        checks = [finding._asdict() for finding in shown]
+        text = json.dumps({"node": node, "verdict": worst, "checks": checks}) + "\n"
+    else:
+        text = as_table(shown, count_verdicts(verdicts), node, faults_only=options.faults)
+    return int(write_output(PROGRAM, text) != 0 or FAIL in verdicts)
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=PROGRAM,
         description="Checks the loaded PyTorch module, this node and this job, and reports faults and their remedies.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add, listed = parser.add_argument, ", ".join(CHECKS)
+    add = parser.add_argument
     add("--faults", action="store_true", help="print only warnings and failures, and the counts")
     add("--json", action="store_true", help="print one line of JSON")
-    add("--only", type=names, default=CHECKS, metavar="CHECK,...", help=f"of: {listed} (default: all)")
-    text = "seconds for all checks, which run in parallel (default: %(default)s)"
+    text = f"of: {', '.join(CHECKS)} (default: all)"
+    add("--only", type=checks, default=list(CHECKS), metavar="CHECK,...", help=text)
+    text = "seconds for all checks (default: %(default)s)"
     add("--timeout", type=positive, default=180, metavar="S", help=text)
     return parser.parse_args(arguments)
 
 
-def names(text):
-    unknown = [name for name in text.split(",") if name not in CHECKS]
-    if unknown:
-        raise argparse.ArgumentTypeError("unknown check " + ", ".join(unknown))
-    return text.split(",")
+def checks(text):
+    """The names of checks, for argparse."""
+    for name in text.split(","):
+        if name not in CHECKS:
+            raise argparse.ArgumentTypeError(f"no check {name!r}: the checks are {', '.join(CHECKS)}")
+    return [name for name in CHECKS if name in text.split(",")]
 
 
-def run_all(checks, here, seconds):
-    """The findings of all checks, name to function of `here`, in their order; `seconds` is the deadline of all."""
-    groups, running, found, deadline = {}, [], {}, time.monotonic() + seconds
-    for name in checks:
-        groups.setdefault("torch" if name in OF_TORCH else name, []).append(name)
-    # a signal between the start of a process and its entry in `running` would leave that process behind
-    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+def run_all(names, here, seconds):
+    """The Findings of the named checks of the Context `here`, in their order; `seconds` is the deadline of all."""
+    pipe, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        answer(names, here, writing)
+    os.close(writing)
     try:
-        for group in groups.values():
-            pipe, writing = os.pipe()
-            process = os.fork()
-            if process == 0:
-                answer({name: checks[name] for name in group}, here, writing)
-            os.close(writing)
-            running.append((process, pipe, group))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
-        for _, pipe, group in running:
-            text, piece = b"", None
-            while piece != b"" and select.select([pipe], [], [], max(0, deadline - time.monotonic()))[0]:
-                piece = os.read(pipe, 65536)
-                text += piece
-            none = ("ended without an answer", BROKEN) if piece == b"" else (f"no answer within {seconds} s", SLOW)
-            found.update((name, fail(*none)._replace(check=name)) for name in group)
-            answers = [Finding(*json.loads(line)) for line in text.decode().split("\n")[:-1]]
-            found.update((one.check, one) for one in answers)
+        text = read_until(pipe, time.monotonic() + seconds)
     finally:
-        for process, pipe, _ in running:
-            os.close(pipe)
-            try:
-                os.killpg(process, signal.SIGKILL)
-            except ProcessLookupError:  # before setsid
-                os.kill(process, signal.SIGKILL)
-            os.waitpid(process, os.WNOHANG)  # it cannot be killed while it is in a hanging file system
-    return [found[name] for name in checks]
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.killpg(process, signal.SIGKILL)  # not while it is in a file system that hangs
+    found = [Finding(*json.loads(line)) for line in text.decode().split("\n")[:-1]]
+    missing = names[len(found) :]
+    found += [fail(f"no answer within {seconds} s", SLOW, name) for name in missing[:1]]
+    return found + [not_applicable("a check before did not answer", check=name) for name in missing[1:]]
 
 
-def answer(checks, here, pipe):
-    """Run checks, write their findings to the pipe, and exit."""
+def answer(names, here, pipe):
+    """Run checks, write their Findings to the pipe, and exit."""
     try:
         os.setsid()  # so that commands of the checks can be ended with it
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
-        for name, check in checks.items():
-            try:
-                found = check(here)
-            except (LaunchError, OSError) as error:  # such as a switch that is neither 0 nor 1
-                found = fail(str(error))
-            except Exception as error:
-                found = fail(f"{type(error).__name__}: {error}", BROKEN)
-            os.write(pipe, (json.dumps(found._replace(check=name)) + "\n").encode())
+        for name in names:
+            os.write(pipe, (json.dumps(run_check(name, here)) + "\n").encode())
     finally:
         os._exit(0)  # the rest of the program is for the parent only
 
 
-def as_table(node, findings, faults_only=False):
-    """One line for each check, below it the remedy if there is one, and a last line with the counts."""
-    width = max(len("check"), *(len(finding.check) for finding in findings))
-    lines = [] if faults_only else [f"{'check':{width}}  verdict  finding"]
-    for row in select_faults(findings) if faults_only else findings:
-        lines.append(f"{row.check:{width}}  {row.verdict:7}  {row.finding}")
-        lines += [f"{'':{width}}           -> {row.remedy}"] * bool(row.remedy)
-    verdicts = Counter(finding.verdict for finding in findings)
-    counts = [f"{verdicts[name]} {name}" for name in (OK, NOT_APPLICABLE, WARN, FAIL) if verdicts[name]]
-    summary = f"{node}: {', '.join(counts)}"
-    # of faults, many nodes write to one output
-    text = [summary, *(f"{node}: {line}" for line in lines)] if faults_only else [*lines, summary]
-    return "\n".join(text) + "\n"
+def read_until(pipe, deadline):
+    """What can be read from the pipe before its end or a deadline."""
+    text = b""
+    while select.select([pipe], [], [], max(0, deadline - time.monotonic()))[0]:
+        piece = os.read(pipe, 65536)
+        if not piece:
+            break
+        text += piece
+    return text
 
 
-def as_json(node, findings, faults_only=False):
-    verdicts = {finding.verdict for finding in findings}
-    worst = next((verdict for verdict in (FAIL, WARN) if verdict in verdicts), OK)
-    shown = select_faults(findings) if faults_only else findings
-    return json.dumps({"node": node, "verdict": worst, "checks": [one._asdict() for one in shown]}) + "\n"
+def run_check(name, here):
+    try:
+        found = CHECKS[name](here)
+    except (LaunchError, OSError) as error:  # such as a switch that is neither 0 nor 1
+        found = fail(str(error))
+    except Exception as error:
+        found = fail(f"{type(error).__name__}: {error}", BROKEN)
+    return found._replace(check=name)
 
 
-def select_faults(findings):
-    return [finding for finding in findings if finding.verdict in (WARN, FAIL)]
+def as_table(findings, counts, node, *, faults_only):
+    """One line for each check, below it the remedy if there is one, and a line with the counts."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.check:8}  {finding.verdict:7}  {finding.finding}")
+        if finding.remedy:
+            lines.append(f"                   -> {finding.remedy}")
+    if faults_only:  # of many nodes, which write to one output
+        lines = [f"{node}: {line}" for line in (counts, *lines)]
+    else:
+        lines = ["check     verdict  finding", *lines, f"{node}: {counts}"]
+    return "".join(printable(line) + "\n" for line in lines)
+
+
+def count_verdicts(verdicts):
+    counts = Counter(verdicts)
+    return ", ".join(f"{counts[name]} {name}" for name in (OK, NOT_APPLICABLE, WARN, FAIL) if counts[name])

@@ -20,7 +20,6 @@ facts = {
     "directory": directory,
     "cuda": torch.version.cuda,
     "hip": getattr(torch.version, "hip", None),
-    "xpu": getattr(torch.version, "xpu", None),
     "in_image": os.stat(directory).st_dev in image,
     "prefix": sys.prefix if any(map(os.path.exists, marks)) and directory.startswith(home) else None,
     "total": torch.ones(8).sum().item(),
@@ -29,13 +28,11 @@ facts = {
     "plugin": None,
     "versions": {},
 }
-kind = "cuda" if facts["cuda"] or facts["hip"] else "xpu" if facts["xpu"] else None
-if kind:
+if facts["cuda"] or facts["hip"]:
     try:
-        module = getattr(torch, kind)
-        facts["devices"] = [module.get_device_name(index) for index in range(module.device_count())]
+        facts["devices"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         # without any, the first use raises the error of an unsuitable driver
-        for device in ["%s:%d" % (kind, index) for index in range(len(facts["devices"]))] or [kind]:
+        for device in ["cuda:%d" % index for index in range(len(facts["devices"]))] or ["cuda"]:
             total = torch.ones(8, device=device).sum().item()
             if total != 8:
                 raise ValueError("eight ones add up to %s" % total)

@@ -1,19 +1,35 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Decides what one rank needs before Python starts, and becomes Python.
 
-environment and node (`topology`) -> world (`launchers`) -> `devices`, `cores`, `rendezvous`, `caches` -> `plan`;
-`launch` applies the plan.
+world         who started this process, and which rank it is: `launchers`
+place         where the ranks meet: `rendezvous`, `claim`, `fabric`
+hardware      which GPU and which cores are this rank's: `topology`, `devices`, `cores`
+environment   which Python runs, and what it sees: `active`, `container`, `caches`
 
-Every rank of a job pays for these modules at start-up, so they import as little as they can. Of the 28 million
-instructions of a bare Python (3.11), `os` in place of `posix` costs 21 %, `signal` in place of `_signal` 70 %, `socket`
-in place of `_socket` 120 %, and each of `re`, `argparse`, `pathlib`, `dataclasses` more than all of this package.
+`plan` calls them in this order; `launch` applies the plan and becomes Python; `report` prints.
+
+Every rank of a job pays for these modules at start-up. So `re`, `socket` and `signal` are imported in the functions
+that need them, and `argparse`, `subprocess`, `dataclasses`, `typing` and `json` nowhere. Values are named tuples.
 """
 
-import posix as os  # see above
+import os
+from collections import namedtuple
 
 #: Exit statuses of the commands for errors before Python starts. `launch.bash` exits with the same.
 USER_ERROR = 2
 NO_PYTHON = 127  # as a shell does for a command that it does not find
+
+#: Slurm's numbers have 64 bits, and int() fails for thousands of digits.
+MOST_DIGITS = 18
+
+
+#: Each control character, of the blocks C0 and C1 of Unicode or DEL, and how it is printed.
+CONTROL = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}
+
+
+def set_defaults(named, **defaults):
+    """Give the last fields of a named tuple defaults, which namedtuple() itself can from Python 3.7 on."""
+    named.__new__.__defaults__ = tuple(defaults[field] for field in named._fields if field in defaults)
 
 
 class Problem:
@@ -24,7 +40,9 @@ class Problem:
         self.remedy = remedy
 
     def __str__(self):
-        return f"{self.fault}. {self.remedy[:1].upper()}{self.remedy[1:]}" if self.remedy else self.fault
+        if not self.remedy:
+            return self.fault
+        return f"{self.fault}. {self.remedy[:1].upper()}{self.remedy[1:]}"
 
 
 class LaunchError(Problem, Exception):
@@ -35,11 +53,13 @@ class LaunchError(Problem, Exception):
 
     def __init__(self, fault, remedy="", *, rank=0, status=USER_ERROR):
         super().__init__(fault, remedy)
-        self.rank, self.status = rank, status
+        self.rank = rank
+        self.status = status
 
 
-#: Slurm's numbers have 64 bits, and int() fails for thousands of digits.
-MOST_DIGITS = 18
+def printable(text):
+    """`text` with its control characters, such as a terminal's escape sequences, as `\\x1b`: for messages."""
+    return text.translate(CONTROL)
 
 
 def is_number(text):
@@ -55,65 +75,48 @@ def is_on(env, name, default):
     return value == "1"
 
 
-class Value:
-    """An immutable record. Its fields are passed by name; those in `DEFAULTS` can be left out."""
-
-    DEFAULTS: dict = {}
-
-    def __init__(self, **fields):
-        self.__dict__.update({**self.DEFAULTS, **fields})
-
-    def __setattr__(self, name, value):
-        raise AttributeError(f"{type(self).__name__} is immutable: use `replace` to change {name}")
-
-    def replace(self, **fields):
-        return type(self)(**{**self.__dict__, **fields})
-
-
 def read(path):
     """The text of a file without the white space around it, None if it cannot be read."""
-    parts = []
     try:
-        # open() would cost several times as much as the reading itself
-        file = os.open(path, os.O_RDONLY)
-        try:
-            while not parts or parts[-1]:  # read(2) returns a page or so of a file of /proc
-                parts.append(os.read(file, 65536))
-        finally:
-            os.close(file)
-    except OSError:
+        with open(path, "rb") as file:  # noqa: PTH123  (pathlib costs more than this package)
+            return file.read().decode(errors="replace").strip()
+    except (OSError, ValueError):  # ValueError: a zero byte in the name
         return None
-    return b"".join(parts).decode(errors="replace").strip()
 
 
 def exists(path):
     try:
         os.stat(path)
-    except (OSError, ValueError):  # ValueError: a zero byte in the name
+    except (OSError, ValueError):
         return False
     return True
 
 
 def names(directory):
+    """The names in a directory, none if it cannot be read."""
     try:
         return os.listdir(directory)
     except OSError:
         return []
 
 
-def process(pid):
-    """The name of a process, its state, as `R`, and the number of its parent; "" for what cannot be read.
+Process = namedtuple("Process", "name state parent")
 
-    (proc_pid_stat(5); the kernel shortens the name.)
+
+def process(pid):
+    """The name of a process, which the kernel shortens, its state, as `R`, and the number of its parent.
+
+    Each is "" where it cannot be read (proc_pid_stat(5)).
     """
     name, _, fields = (read(f"/proc/{pid}/stat") or "").partition("(")[2].rpartition(")")
-    return (name, *(fields.split() + ["", ""])[:2])
+    state, parent = (fields.split() + ["", ""])[:2]
+    return Process(name, state, parent)
 
 
 def ancestors():
     """The numbers and names of the processes above this one, its parent first."""
-    pid = process("self")[2]
+    pid = process("self").parent
     while pid not in ("", "0"):
-        name, _, parent = process(pid)
-        yield pid, name
-        pid = parent
+        above = process(pid)
+        yield pid, above.name
+        pid = above.parent

@@ -5,59 +5,46 @@ A mask of this rank's own, from the user, Slurm or mpirun, is kept. A mask that 
 in common is cut into shares, identically on every rank, without communication.
 """
 
-from pytorch_launch import Problem, Value
+from collections import namedtuple
+
+from pytorch_launch import Problem
 from pytorch_launch.topology import cpu_list
 
 
-class Placement(Value):
+class Placement(namedtuple("Placement", "cpus bind threads numa warnings")):
     """The CPUs of a rank.
 
-    `node`      the Node
-    `bind`      the CPUs to bind it to, None to keep its mask
+    `cpus`      the CPUs that it may run on
+    `bind`      the same if this process must be bound to them, None to keep its mask
     `threads`   the physical cores that it has for itself, at least 1: OMP_NUM_THREADS
+    `numa`      the numbers of their NUMA nodes
     `warnings`  Problems
     """
 
-    @property
-    def cpus(self):
-        """The CPUs that it may run on."""
-        return self.bind or self.node.allowed
 
-    @property
-    def numa(self):
-        return [number for number, cpus in self.node.numa.items() if cpus & self.cpus]
+class Share(namedtuple("Share", "bind threads fault")):
+    """The CPUs to bind a rank to, or None; its number of cores; and what is wrong with them, or None."""
 
 
-def choose_cores(node, world, gpu, remedy="give each rank more"):
-    """The Placement of the rank of `world` on `node`, a Node, with `gpu`, its Devices.
+def choose_cores(node, world, devices, remedy="give each rank more"):
+    """The Placement of the rank of `world` on `node`, a Node, with `devices`, its Devices.
 
     `remedy` is how its user gets more of the job's cores.
     """
-    allowed, count, bind = node.allowed, len(node.allowed), None
     job_cpus = _job_cpus(node, world)
-    own = world.masks[world.local_rank] if world.masks else ()
-    is_known = len(own) == count  # else they are of another step
-    is_common = all(mask == own for mask in world.masks) if is_known else _is_everything(node, world, job_cpus)
-    if is_common and world.local_size > 1:
-        bind, threads, faults = _share(node, world, gpu)
+    if world.local_size > 1 and _is_common(node, world, job_cpus):
+        share = _share(node, world, devices)
     else:
-        cores, of_job = len(node.cores(allowed)), min(job_cpus, count)  # a mask may be wider than the job
-        if world.cpus_per_task in (cores, count):
-            of_job = count  # a mask that Slurm set for this rank
-        if is_known:
-            sharers = sum(mask <= own for mask in world.masks)
-        elif world.cpus_per_task in (cores, count):
-            sharers = 1
-        else:  # `local_size` masks of this size hold each of the job's CPUs so many times
-            sharers = -(-world.local_size * count // max(job_cpus, count))
-        threads, faults = cores * of_job // (count * sharers), _crowd(node, sharers, allowed)
-    if world.cpus_per_task is not None:
-        threads = min(threads, world.cpus_per_task)
-    if faults and count >= job_cpus and not world.exported:  # the launcher has no more to give
-        cores = len(node.cores(allowed))
-        remedy = f"start at most {cores} rank{'s' * (cores > 1)} per node, or request more cores for the job"
-    warnings = [Problem(fault, remedy) for fault in faults]
-    return Placement(node=node, bind=bind, threads=max(1, threads), warnings=warnings)
+        share = _keep(node, world, devices, job_cpus)
+    threads = min(share.threads, world.cpus_per_task or share.threads)
+    warnings = []
+    if share.fault:
+        if len(node.allowed) >= job_cpus and not world.exported:  # the launcher has no more to give
+            remedy = "start fewer ranks per node, or request more cores for the job"
+        warnings.append(Problem(share.fault, remedy))
+    cpus = share.bind or node.allowed
+    numa = [number for number, own in node.numa.items() if own & cpus]
+    return Placement(cpus, share.bind, max(1, threads), numa, warnings)
 
 
 def _job_cpus(node, world):
@@ -65,18 +52,29 @@ def _job_cpus(node, world):
     allowed = len(node.allowed)
     if world.exported:  # torchrun's workers inherit the mask of their agent, but with --numa-binding
         return max(allowed, world.node_cpus or 0)
-    if world.node_cpus is not None:
-        # Where Slurm bound no task, it may count CPUs that no task gets (core specialization), and the mask is that of
-        # all ranks together.
-        return min(allowed, world.node_cpus) if world.unbound else world.node_cpus
-    # mpirun and its daemons have the job's mask, such as that of PBS or LSF, whatever they bind ranks to
-    launcher = node.launcher_cpus if world.local_size > 1 else None
-    return len(launcher or node.online) or allowed
+    if world.node_cpus is None:
+        # mpirun and its daemons have the job's mask, such as that of PBS or LSF, whatever they bind ranks to
+        return len(node.launcher_cpus or node.online) or allowed
+    if world.unbound:
+        # Slurm may count CPUs that no task gets (core specialization), and the mask is that of all ranks together
+        return min(allowed, world.node_cpus)
+    return world.node_cpus
 
 
-def _is_everything(node, world, job_cpus):
-    """Whether the mask is all that the ranks of this node have together."""
-    allowed, count = node.allowed, len(node.allowed)
+def _own_mask(node, world):
+    """The mask of this rank that Slurm reports, None if it reports none, or one of another step."""
+    if not world.masks or len(world.masks[world.local_rank]) != len(node.allowed):
+        return None
+    return world.masks[world.local_rank]
+
+
+def _is_common(node, world, job_cpus):
+    """Whether all ranks of this node have the mask of this one."""
+    allowed = node.allowed
+    count = len(allowed)
+    own = _own_mask(node, world)
+    if own is not None:
+        return all(mask == own for mask in world.masks)
     if count >= job_cpus or (node.online and allowed >= node.online):
         # Slurm may count cores; otherwise, without cgroups, a wider mask is wider than the job
         return count <= job_cpus or len(node.cores(allowed)) == job_cpus
@@ -87,22 +85,63 @@ def _is_everything(node, world, job_cpus):
     return world.local_size * count > job_cpus or (world.cpus_per_task or count) < count
 
 
+def _keep(node, world, devices, job_cpus):
+    """The Share of a rank that keeps its mask."""
+    count = len(node.allowed)
+    cores = len(node.cores(node.allowed))
+    of_job = min(job_cpus, count)  # a mask may be wider than the job
+    # `local_size` masks of this size hold each of the job's CPUs so many times
+    sharers = -(-world.local_size * count // max(job_cpus, count))
+    if world.cpus_per_task in (cores, count):  # a mask that Slurm set for this rank
+        of_job = count
+        sharers = 1
+    own = _own_mask(node, world)
+    if own is not None:
+        sharers = sum(mask <= own for mask in world.masks)
+    fault = _crowding(node, sharers, node.allowed) or _unasked_binding(node, world, devices, job_cpus)
+    return Share(None, cores * of_job // (count * sharers), fault)
+
+
+def _unasked_binding(node, world, devices, job_cpus):
+    """What is wrong with a mask that the launcher chose by itself, None if nothing is, or the user chose it."""
+    if not world.binds_by_default or len(node.allowed) >= job_cpus:
+        return None
+    bound = f"{world.source} binds this rank to {_cpus(node.allowed)}"
+    near = node.numa.get(devices.gpu.numa_node) if devices.gpu else None
+    if near and not near & node.allowed:
+        return f"{bound}, and its GPU is near {_cpus(near)}"
+    if len(node.cores(node.allowed)) == 1 and world.local_size * len(node.allowed) < job_cpus:
+        return f"{bound}, one core"
+    return None
+
+
 def _share(node, world, devices):
-    """The CPUs of this rank's share of its mask, None to bind nothing, its number of cores, and faults."""
-    nodes, faults = node.on_numa(node.allowed), []
-    if devices.count and not devices.held:
-        return None, len(node.cores(node.allowed)) // world.local_size, []
-    number = devices.gpu.numa_node if devices.held else None
-    if devices.claims is None and number in nodes:  # not known which other GPUs the ranks have
-        own, here = (sum(gpu.numa_node == number for gpu in gpus) for gpus in (devices.held, node.all_gpus))
-        return nodes[number], len(node.cores(nodes[number])) * own // max(own, here), []
-    cores = _near_gpus(node, nodes, devices) if devices.claims else None
-    if cores is None:
-        cores = [core for cpus in nodes.values() for core in node.cores(cpus)]
-        faults = _crowd(node, world.local_size, node.allowed)
-        own = [cores[world.local_rank % len(cores)]] if faults else None
-        cores = own or _cut(cores, world.local_size, world.local_rank)
-    return {cpu for core in cores for cpu in core}, len(cores), faults
+    """The Share of a rank whose mask all ranks of its node have."""
+    nodes = node.on_numa(node.allowed)
+    if devices.count and not devices.held:  # it is not known where its GPU is
+        return Share(None, len(node.cores(node.allowed)) // world.local_size, None)
+    if devices.held and devices.claims is None and devices.gpu.numa_node in nodes:
+        return _share_of_numa_node(node, devices, nodes[devices.gpu.numa_node])
+    near = _near_gpus(node, nodes, devices) if devices.claims else None
+    if near is not None:
+        return _make_share(near)
+    cores = [core for cpus in nodes.values() for core in node.cores(cpus)]
+    fault = _crowding(node, world.local_size, node.allowed)
+    if fault:
+        return _make_share([cores[world.local_rank % len(cores)]], fault)
+    return _make_share(_cut(cores, world.local_size, world.local_rank))
+
+
+def _make_share(cores, fault=None):
+    return Share({cpu for core in cores for cpu in core}, len(cores), fault)
+
+
+def _share_of_numa_node(node, devices, cpus):
+    """The Share of a rank that has GPUs on a NUMA node with `cpus`, where other ranks may have the others."""
+    number = devices.gpu.numa_node
+    own = sum(gpu.numa_node == number for gpu in devices.held)
+    here = sum(gpu.numa_node == number for gpu in node.all_gpus)
+    return Share(cpus, len(node.cores(cpus)) * own // max(own, here), None)
 
 
 def _near_gpus(node, nodes, devices):
@@ -111,21 +150,13 @@ def _near_gpus(node, nodes, devices):
     The cores of a NUMA node are cut among the claims of its GPUs. A NUMA node without any GPU lends its cores to the
     nearest one with a claim, where they are cut in the same way.
     """
-    homes, cores = {}, []
+    homes = {}  # NUMA node to the positions of its claims
     for position, gpu in enumerate(devices.claims):
         homes.setdefault(gpu.numa_node, []).append(position)
-    threads = len(node.threads(min(node.allowed)))
-    for number, local in homes.items():
-        cpus = nodes.get(number, ())
-        # if there are enough threads for full cores, no file is read
-        if len(cpus) < threads * len(local) and len(node.cores(cpus)) < len(local):
-            return None
-    lenders, others = {home: [home] for home in homes}, [number for number in nodes if number not in homes]
-    unused = {gpu.numa_node for gpu in node.all_gpus if gpu not in devices.claims} if others else ()
-    for number in others:
-        if number not in unused:
-            distances = node.distances(number)
-            lenders[min(homes, key=lambda home: (distances.get(home, 0), len(lenders[home]), home))].append(number)
+    if any(len(node.cores(nodes.get(home, ()))) < len(homes[home]) for home in homes):
+        return None
+    lenders = _lenders(node, nodes, homes)
+    cores = []
     for position in devices.own:
         home = devices.claims[position].numa_node
         for number in lenders[home]:
@@ -133,15 +164,29 @@ def _near_gpus(node, nodes, devices):
     return cores
 
 
+def _lenders(node, nodes, homes):
+    """For each NUMA node with a claim the nodes whose cores its claims get: itself, and those without a GPU nearby."""
+    lenders = {home: [home] for home in homes}
+    with_gpus = {*homes, *(gpu.numa_node for gpu in node.all_gpus)}
+    for number in nodes:
+        if number not in with_gpus:
+            distances = node.distances.get(number, {})
+            nearest = min(homes, key=lambda home: (distances.get(home, 0), len(lenders[home]), home))  # noqa: B023
+            lenders[nearest].append(number)
+    return lenders
+
+
 def _cut(cores, pieces, number):
     """Piece `number` of `cores` cut into contiguous `pieces` of nearly the same length."""
     return cores[len(cores) * number // pieces : len(cores) * (number + 1) // pieces]
 
 
-def _crowd(node, ranks, cpus):
-    """A list of faults: `ranks` ranks have fewer cores together, those of `cpus`."""
-    cores = len(node.cores(cpus))
-    if ranks <= cores:
-        return []
-    shared = f"{cores} core{'s' * (cores > 1)} on this node, CPUs {cpu_list(cpus)}"
-    return [f"{ranks} ranks share {shared}, and take turns on them"]
+def _crowding(node, ranks, cpus):
+    """What is wrong if `ranks` ranks have fewer cores together, those of `cpus`; None if they have enough."""
+    if ranks <= len(node.cores(cpus)):
+        return None
+    return f"{ranks} ranks share the cores of {_cpus(cpus)} on this node, and take turns on them"
+
+
+def _cpus(cpus):
+    return f"CPUs {cpu_list(cpus)}"

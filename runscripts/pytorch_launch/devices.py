@@ -6,25 +6,24 @@ What Slurm or the user has limited stays limited. The variables that do so:
 ROCR_VISIBLE_DEVICES                        AMD: the GPUs that the runtime finds at all
 HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES   AMD: numbers among those; HIP reads the second if the first is not set
 CUDA_VISIBLE_DEVICES                        NVIDIA: numbers of GPUs, or their UUIDs
-ZE_AFFINITY_MASK                            Intel: numbers of GPUs or tiles
 
 (ROCm, "GPU isolation techniques"; CUDA Programming Guide, "CUDA Environment Variables".)
 """
 
-from pytorch_launch import Problem, Value, is_number
+from collections import namedtuple
+
+from pytorch_launch import Problem, is_number, read
 
 ROCR = "ROCR_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
 CUDA_ORDER = "CUDA_DEVICE_ORDER"
-MASK = "ZE_AFFINITY_MASK"
-HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
-INTEL_ORDER = "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
+PCI_ORDER = "PCI_BUS_ID"
 
 #: The variables that hide GPUs of a vendor.
-LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,), "intel": (MASK,)}
+LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,)}
 
-# Values that leave no GPU visible; the last is that of older Slurm, for a job without GPUs.
+# Entries that end a list on purpose; the last is that of older Slurm, for a job without GPUs.
 NO_GPU = ("", "-1", "NoDevFiles")
 
 # Beginning of the name of an instance of a GPU. CUDA finds the first in a list alone (MIG User Guide, "CUDA Device
@@ -32,10 +31,10 @@ NO_GPU = ("", "-1", "NoDevFiles")
 MIG = "MIG-"
 
 
-class Devices(Value):
+class Devices(namedtuple("Devices", "vendor count index held claims own changes warnings lists")):
     """The GPUs of one rank.
 
-    `vendor`    "amd", "nvidia" or "intel", None without GPUs
+    `vendor`    "amd" or "nvidia", None without GPUs
     `count`     number of GPUs that this rank sees, counted as torch's device_count() does, MIG's instances alike
     `index`     the one that it uses, below `count`; None without GPUs
     `held`      the physical GPUs that no other rank uses, or else the one at `index`; empty if they are not known
@@ -46,200 +45,219 @@ class Devices(Value):
     `lists`     variables that decide which GPUs are visible, name to the entries, one for each GPU
     """
 
-    DEFAULTS: dict = {
-        **{"vendor": None, "count": 0, "index": None, "held": (), "claims": None, "own": ()},
-        **{"changes": {}, "warnings": (), "lists": {}},
-    }
-
     @property
     def gpu(self):
+        """The physical GPU that this rank uses, None if not known."""
         return self.held[0] if self.held else None
 
     def narrowed(self):
         """Variables with which this rank sees only the GPU at `index`, as its device 0."""
-        return {name: entries[self.index] for name, entries in self.lists.items()} if self.count > 1 else {}
+        if self.count < 2:
+            return {}
+        return {name: entries[self.index] for name, entries in self.lists.items()}
 
 
-def choose_devices(env, node, local_rank, local_size):
-    """The Devices of rank `local_rank` of the `local_size` on `node`, a Node."""
+NO_DEVICES = Devices(None, 0, None, (), None, (), {}, [], {})
+
+
+class Visible(namedtuple("Visible", "present gpus lists changes warnings")):
+    """What a process sees of the GPUs of its node.
+
+    `present`   all that there are, in the order in which their runtime counts them
+    `gpus`      those that it sees, in the order of its devices, None for one that is not known
+    `lists`, `changes` and `warnings` are as in Devices.
+    """
+
+
+class Selection(namedtuple("Selection", "gpus entries warnings")):
+    """The GPUs of a list, its entries for them, and Problems."""
+
+
+def choose_devices(env, node, world):
+    """The Devices of the rank of `world` on `node`, a Node."""
     if not node.gpus:
-        return Devices()
-    present, found, lists, changes, warnings = visible_gpus(env, node)
-    count, vendor, of_step = len(found), present[0].vendor, step_gpus(env)[1] or 0
-    index, held, claims, own = 0 if count else None, found, None, ()
-    if local_size == 1 or not count or _has_own_gpus(env, vendor, count, local_size):
-        claims = found if local_size == 1 else _claims(env, node, present, found, local_size)
-        own = [claims.index(gpu) for gpu in found] if claims else ()
-    else:
-        index = local_rank % count
-        held = found[index : index + 1]
-        if count < local_size <= of_step:  # as with --gpu-bind=closest where a NUMA node has several GPUs
-            fault = f"each of {local_size} ranks on this node sees {count} of the step's {of_step} GPUs, and Slurm "
-            fault += "does not report which ranks see the same ones"
-            warnings = [*warnings, Problem(fault, "use srun --gpu-bind=none or --gpus-per-task=1")]
-        else:
-            claims, own = [found[rank % count] for rank in range(local_size)], [local_rank]
-            # Intel's GPUs take several ranks each (ALCF, "Running with Multiple Compute Command Streamers")
-            if local_size > count and vendor != "intel":
-                gpus = f"{count} GPU{'s' * (count > 1)}"
-                fault = f"{local_size} ranks on this node share {gpus}, and NCCL fails with two on one"
-                warnings = [*warnings, Problem(fault, f"start at most {count} per node, or request more GPUs")]
-    places = {"held": held, "claims": claims, "own": own} if count and None not in found else {}
+        return NO_DEVICES
+    visible = visible_gpus(env, node, world.node_gpus)
+    gpus = visible.gpus
     devices = Devices(
-        vendor=vendor, count=count, index=index, lists=lists, changes=changes, warnings=warnings, **places
+        node.gpus[0].vendor, len(gpus), None, (), None, (), visible.changes, visible.warnings, visible.lists
     )
-    if local_size > 1 and env.get(CUDA, "").startswith(MIG) and vendor == "nvidia":  # a process sees one instance
-        return devices.replace(count=1, index=0, lists={}, changes={**changes, **devices.narrowed()})
+    if not gpus:
+        return devices
+    if world.local_size == 1:
+        devices = devices._replace(index=0, held=gpus, claims=gpus)
+    elif _has_own_gpus(env, node, world, devices):
+        devices = devices._replace(index=0, held=gpus, claims=_claims(node, world, visible))
+    else:
+        devices = _take_turn(devices, gpus, world)
+    if None in gpus:
+        return _take_instance(devices._replace(held=(), claims=None, own=()), world)
+    if devices.claims is not None and not devices.own:
+        devices = devices._replace(own=[devices.claims.index(gpu) for gpu in gpus])
     return devices
 
 
-def step_gpus(env):
-    """What Slurm reports about GPUs on this node: the numbers of this task's, and how many all tasks of the step have.
-
-    None for what it does not report. A device cgroup does not change the numbers. srun passes none of its options on.
-    (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; gres_common.c; seen with 22.05.)
-    """
-    entries, count = env.get("SLURM_STEP_GPUS", "").split(","), env.get("SLURM_GPUS_ON_NODE", "")
-    numbers = [int(entry) for entry in entries] if all(map(is_number, entries)) else None
-    return numbers, int(count) if is_number(count) else None
+def _take_instance(devices, world):
+    """The Devices of one of several ranks with the instance of MIG at `index` alone; others are unchanged."""
+    if world.local_size == 1 or not devices.lists[CUDA][0].startswith(MIG):
+        return devices
+    own = devices.narrowed()
+    return devices._replace(count=1, index=0, lists={}, changes={**devices.changes, **own})
 
 
-def _has_own_gpus(env, vendor, count, local_size):
-    """Whether no other of the `local_size` ranks sees the `count` GPUs that this rank sees.
-
-    A rank that sees a single GPU by a variable, as after a wrapper with ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, is taken
-    to have it for itself.
-    """
-    numbers, of_step = step_gpus(env)
-    if of_step is not None and count * local_size > of_step:
+def _has_own_gpus(env, node, world, devices):
+    """Whether no other rank of this node sees the GPUs that this rank sees."""
+    count = devices.count
+    if world.node_gpus is None:
+        return count == 1 and _is_of_rank(env, node, world, LIMITS[devices.vendor])
+    if count * world.local_size > world.node_gpus:
         return False
-    if count == 1:
-        return of_step is not None or any("," not in env.get(name, ",") for name in LIMITS[vendor])
     # those that Slurm gave to torchrun are shared by its workers
-    return of_step is not None and len(numbers or ()) == count and not env.get("TORCHELASTIC_RUN_ID")
+    return count == 1 or (len(world.step_gpus or ()) == count and not world.exported)
 
 
-def _claims(env, node, present, held, local_size):
-    """The GPUs that all ranks of the node may use, if each has as many for itself; None if not known."""
-    numbers, of_step = step_gpus(env)
-    total = of_step or len(held) * local_size
-    claims = present if len(present) == total else node.all_gpus
-    if numbers and len(numbers) == total and max(numbers) < len(present):
-        claims = [present[number] for number in numbers]
-    return claims if len(claims) == total and all(gpu in claims for gpu in held) else None
+def _is_of_rank(env, node, world, names):
+    """Whether one of the variables `names` lists a single GPU, for this rank alone.
 
-
-def visible_gpus(env, node):
-    """What a process sees of the GPUs of a `node` that has some.
-
-    All that there are, in the order in which their runtime counts them; those that it sees, in the order of its
-    devices, None for one that is not known; and `lists`, `changes` and `warnings` as in Devices.
+    So it is after a wrapper with ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, unless mpirun or torchrun's agent had this value
+    before it started the ranks.
     """
-    see = {"amd": _see_amd, "nvidia": _see_nvidia, "intel": _see_intel}
-    return see[node.gpus[0].vendor](env, node.gpus)
+    launcher = node.parent if world.exported else node.launcher
+    inherited = (read(f"{node.root}/proc/{launcher}/environ") or "").split("\0")
+    for name in names:
+        if name in env and "," not in env[name]:
+            return f"{name}={env[name]}" not in inherited
+    return False
+
+
+def _take_turn(devices, gpus, world):
+    """The Devices of a rank that sees the same `gpus` as the other ranks of its node."""
+    count, ranks = len(gpus), world.local_size
+    index = world.local_rank % count
+    held = [gpus[index]]
+    warnings = list(devices.warnings)
+    if count < ranks <= (world.node_gpus or 0):  # as with --gpu-bind=closest where a NUMA node has several GPUs
+        fault = f"each of {ranks} ranks on this node sees {count} of the step's {world.node_gpus} GPUs, and Slurm does "
+        fault += "not report which ranks see the same ones"
+        warnings.append(Problem(fault, "use srun --gpu-bind=none or --gpus-per-task=1"))
+        return devices._replace(index=index, held=held, warnings=warnings)
+    if ranks > count:
+        fault = f"{ranks} ranks on this node share {count} of its GPUs, and NCCL fails with two on one"
+        warnings.append(Problem(fault, f"start at most {count} per node, or request more GPUs"))
+    claims = [gpus[rank % count] for rank in range(ranks)]
+    return devices._replace(index=index, held=held, claims=claims, own=[world.local_rank], warnings=warnings)
+
+
+def _claims(node, world, visible):
+    """The GPUs that all ranks of the node may use, if each has as many for itself; None if not known."""
+    total = world.node_gpus or len(visible.gpus) * world.local_size
+    numbers = world.step_gpus or ()
+    claims = node.all_gpus
+    if len(visible.present) == total:
+        claims = visible.present
+    if len(numbers) == total and max(numbers) < len(visible.present):
+        claims = [visible.present[number] for number in numbers]
+    if len(claims) == total and all(gpu in claims for gpu in visible.gpus):
+        return claims
+    return None
+
+
+def visible_gpus(env, node, node_gpus=None):
+    """The Visible GPUs of a process on a Node that has some; `node_gpus` is how many of them are the step's."""
+    if node.gpus[0].vendor == "amd":
+        return _see_amd(env, node.gpus)
+    return _see_nvidia(env, node.gpus, node_gpus)
 
 
 def _see_amd(env, present):
-    left = present if ROCR not in env else _listed(env[ROCR], present)
-    lists, warnings = {ROCR: _entries(env, ROCR, len(left))}, _warn_of_none(env, ROCR, left, present)
+    left = select(ROCR, env.get(ROCR, _count(present)), present)
     names = [name for name in (HIP, CUDA) if name in env]
-    if not names or not left:
-        return present, left, lists, {}, warnings
+    if not names or not left.gpus:
+        return Visible(present, left.gpus, {ROCR: left.entries}, {}, left.warnings)
+    exported = f"{names[0]}={env[names[0]]}"
     value = env[names[0]]
     if ROCR in env:
-        value = _numbers_after_rocr(value, lists[ROCR])
-        if value != env[names[0]]:
-            fault = f"{ROCR}={env[ROCR]} leaves {len(left)} GPU{'s' * (len(left) > 1)}, counted from 0, so "
-            fault += f"{names[0]}={env[names[0]]} is set to {value}"
-            warnings.append(Problem(fault, "unset it where both are set"))
-    visible = _listed(value, left)
-    warnings += _warn_of_none({names[0]: value}, names[0], visible, left)
+        value = _renumber(value, left.entries)
+    selection = select(names[0], value, left.gpus)
+    warnings = left.warnings + selection.warnings
+    if value != env[names[0]]:
+        fault = (
+            f"{ROCR}={env[ROCR]} leaves {len(left.gpus)} of {len(present)} GPUs, counted from 0, so {exported} is set "
+        )
+        warnings.append(Problem(f"{fault}to {value}", "unset it where both are set"))
     changes = {name: value for name in names if env[name] != value}
-    return present, visible, {name: value.split(",") for name in names}, changes, warnings
+    return Visible(present, selection.gpus, dict.fromkeys(names, selection.entries), changes, warnings)
 
 
-def _numbers_after_rocr(value, rocr):
+def _renumber(value, rocr):
     """The list `value` for HIP, in numbers below len(rocr): those after `rocr`, the entries that ROCR left.
 
     Slurm's generic GRES sets ROCR_VISIBLE_DEVICES=3 and CUDA_VISIBLE_DEVICES=3, which is the fourth of
     one GPU, so none (Parsl/parsl#3858). A list that is valid, or that is empty, is returned unchanged.
     """
-    entries = [entry.strip() for entry in value.split(",")]
-    if not all(is_number(entry) for entry in entries) or all(int(entry) < len(rocr) for entry in entries):
+    entries = split(value)
+    numbers = [int(entry) for entry in entries if is_number(entry)]
+    if len(numbers) < len(entries) or max(numbers) < len(rocr):
         return value
-    named = [rocr.index(entry) for entry in entries if entry in rocr]
-    return ",".join(map(str, named if len(named) == len(entries) else range(len(rocr))))
+    if set(entries) <= set(rocr):
+        return ",".join(str(rocr.index(entry)) for entry in entries)
+    return _count(rocr)
 
 
-def _see_nvidia(env, present):
+def _see_nvidia(env, present, node_gpus):
+    order = env.get(CUDA_ORDER)
     # the default is the fastest first; Slurm counts in the order of PCI addresses (gres.html, "GPU Management")
-    changes, value = {} if env.get(CUDA_ORDER) else {CUDA_ORDER: "PCI_BUS_ID"}, env.get(CUDA, "")
-    if value.startswith(MIG):
-        instances = [entry.strip() for entry in value.split(",") if entry.strip()]
-        return present, [None] * len(instances), {CUDA: instances}, changes, []
+    changes = {} if order else {CUDA_ORDER: PCI_ORDER}
     # without a list and a cgroup CUDA sees those of other jobs too
-    visible = _listed(value, present) if CUDA in env else present[: step_gpus(env)[1] or None]
-    entries = _entries(env, CUDA, len(visible) + 1)
-    if len(set(entries)) < len(entries):
-        visible = []  # as CUDA does with a GPU named twice (torch.cuda, _parse_visible_devices)
-    warnings = _warn_of_none(env, CUDA, visible, present)
-    if env.get(CUDA_ORDER) not in (None, "", "PCI_BUS_ID") and not value.startswith("GPU-"):
-        visible = [None] * len(visible)
-    return present, visible, {CUDA: entries[: len(visible)]}, changes, warnings
+    value = env.get(CUDA, _count(present[: node_gpus or None]))
+    if value.startswith(MIG):
+        instances = [entry for entry in split(value) if entry]
+        return Visible(present, [None] * len(instances), {CUDA: instances}, changes, [])
+    selection = select(CUDA, value, present)
+    gpus = selection.gpus
+    if order not in (None, "", PCI_ORDER) and not value.startswith("GPU-"):
+        gpus = [None] * len(gpus)
+    return Visible(present, gpus, {CUDA: selection.entries}, changes, selection.warnings)
 
 
-def _see_intel(env, tiles):
-    """The same, of the `tiles` that are here; a device as its first tile.
+def select(name, value, present):
+    """The Selection of a list of numbers and UUIDs: the GPUs up to the first entry that is invalid or repeated.
 
-    Level Zero counts devices by ZE_FLAT_DEVICE_HIERARCHY. In FLAT and COMBINED, of which FLAT is the default, each tile
-    of a GPU is a device, and ZE_AFFINITY_MASK=0,11 names tiles; in COMPOSITE each GPU is one, and
-    ZE_AFFINITY_MASK=0.1,5 names tile 1 of the first GPU and both of the last. The mask is a set: the order of devices
-    stays. A mask of the other form leaves no device; an empty one is ignored.
-    (Intel, "Flattening GPU Tile Hierarchy"; oneAPI GPU Optimization Guide, "Exposing the Device Hierarchy"; ALCF,
-    "Running Jobs on Aurora", "Binding MPI ranks to GPUs".)
-    """
-    mask, is_composite = env.get(MASK), env.get(HIERARCHY, "").upper() == "COMPOSITE"
-    changes, found, lists = {} if env.get(INTEL_ORDER) else {INTEL_ORDER: "1"}, [], []
-    entries = [*map(str.strip, (mask or "").split(","))]
-    present = [tile for tile in tiles if not (is_composite and tile.partition)]
-    for number, device in enumerate(present):
-        names = [str(number)]
-        if is_composite:
-            names += [f"{number}.{tile.partition}" for tile in tiles if tile.pci == device.pci]
-        listed = [name for name in names if name in entries] if mask else names[:1]
-        if listed:
-            lists.append(",".join(listed))
-            # only in PCI order it is known which device is which
-            found.append(device if changes or env[INTEL_ORDER] == "1" else None)
-    form = "<GPU> or <GPU>.<tile>" if is_composite else "<tile>"
-    warnings = _warn_of_none(env, MASK, found, tiles, f"; its entries are {form} ({HIERARCHY})")
-    return present, found, {MASK: lists}, changes, warnings
-
-
-def _listed(value, present):
-    """The GPUs of a list of numbers and UUIDs, up to the first entry that is invalid or repeated.
-
-    ROCr (amd_filter_device.h), HIP (rocdevice.cpp) and CUDA read it in this way; UUIDs may be abbreviated.
+    ROCr (amd_filter_device.h), HIP (rocdevice.cpp) and CUDA read it in this way; UUIDs may be abbreviated. With a
+    repeated GPU CUDA finds none (torch.cuda, _parse_visible_devices).
     """
     chosen = []
-    for entry in map(str.strip, value.split(",")):
-        matches = present[int(entry) : int(entry) + 1] if is_number(entry) else []
-        if entry.startswith("GPU-"):
-            matches = [gpu for gpu in present if (gpu.uuid or "").lower().startswith(entry.lower())]
-        if len(matches) != 1 or matches[0] in chosen:
-            break
+    entries = split(value)
+    for entry in entries:
+        matches = _match(entry, present)
+        reason = None
+        if len(matches) != 1:
+            reason = f"matches none of the {len(present)} GPUs here"
+        elif matches[0] in chosen:
+            reason = "repeats a GPU of the list"
+            if matches[0].vendor == "nvidia":
+                chosen = []
+        if reason:
+            fault = f"{name}={value}: entry {entry} {reason}, so this rank sees {len(chosen)} of them"
+            warnings = [] if entry in NO_GPU else [Problem(fault, f"correct or unset {name}")]
+            return Selection(chosen, entries[: len(chosen)], warnings)
         chosen += matches
-    return chosen
+    return Selection(chosen, entries, [])
 
 
-def _entries(env, name, count):
-    """The first `count` entries of the list in variable `name`, or their numbers if it is not set."""
-    return [entry.strip() for entry in env[name].split(",")][:count] if name in env else list(map(str, range(count)))
+def _match(entry, present):
+    """The GPUs that an entry of a list names."""
+    if is_number(entry):
+        return present[int(entry) : int(entry) + 1]
+    if entry.startswith("GPU-"):
+        return [gpu for gpu in present if (gpu.uuid or "").lower().startswith(entry.lower())]
+    return []
 
 
-def _warn_of_none(env, name, visible, present, form=""):
-    """A list of Problems: the list in variable `name` leaves no GPU, and is not one that is to leave none."""
-    if visible or env.get(name, "") in NO_GPU:
-        return []
-    fault = f"{name}={env[name]} matches none of the {len(present)} GPUs here, so no GPU is visible"
-    return [Problem(fault, f"correct or unset {name}{form}")]
+def split(value):
+    return [entry.strip() for entry in value.split(",")]
+
+
+def _count(gpus):
+    """The list of all `gpus`."""
+    return ",".join(str(number) for number in range(len(gpus)))

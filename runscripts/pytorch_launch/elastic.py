@@ -1,128 +1,215 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Turns the plan of one task per node into that of torchrun's agent there."""
 
-import sys
+import os
+from collections import namedtuple
 
-from pytorch_launch import LaunchError, is_number
+from pytorch_launch import LaunchError, is_number, set_defaults
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.launchers import OF_NODES, ONE_PER_NODE, launcher_option
-from pytorch_launch.plan import openmp_binding
+from pytorch_launch.launchers.single import CLOUDS, OF_TORCHRUN
+from pytorch_launch.openmp import openmp_binding
+from pytorch_launch.plan import NO_DUMPS, THREADS
 from pytorch_launch.world import AGENT, FABRIC_NAME, LAUNCH_ID
 
-# torchrun starts each worker with it, so that a worker is bound and isolated like any rank. Two directories above
-# `__main__`, as this module has no file if it is imported as compiled.
-WORKER = sys.argv[0].rsplit("/", 2)[0] + "/conda-python-distributed"
+# torchrun starts each worker with it, so that a worker is bound and isolated like any rank.
+WORKER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "conda-python-distributed")
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
-# torchrun's options that decide which agents meet, and those that take no value.
-MEETING = ("standalone", "nnodes", "rdzv_endpoint", "master_addr")
-# Those that name a place.
-PLACES = {"rdzv_endpoint", "master_addr"}
+# torchrun's options that are read here, which argparse takes by unique beginnings; and those that take no value.
+OPTIONS = ("standalone", "nnodes", "rdzv_endpoint", "master_addr", "nproc_per_node")
 FLAGS = ("standalone", "no_python", "m", "module", "run_path", "use_env", "virtual_local_rank", "h", "help")
+# What --nproc-per-node can be besides a number (torch.distributed.run, determine_local_world_size).
+KINDS = ("auto", "cpu", "gpu", "xpu")
 
 
-def make_agent_plan(plan, arguments=()):
-    """The Plan of the agent of torchrun on one node, and its arguments for Python. Raises LaunchError.
+class Options(namedtuple("Options", "standalone nnodes rdzv_endpoint master_addr nproc_per_node")):
+    """torchrun's options as the user gave them, None for each that is not given (torchrun(1))."""
 
-    `plan` is that of a rank among the agents, so the size of its world is the number of nodes. The agent is not bound
-    and makes no caches, as each worker has its own. `arguments` are the user's, which torchrun gets after these.
-    """
-    env, world, address = plan.env, plan.world, (plan.place or {}).get("MASTER_ADDR")
-    if world.exported:
-        raise LaunchError(f"this is a worker of {world.source} already", "use conda-python-distributed")
-    if world.local_size != 1:
-        fault = f"{world.source} has {world.local_size} tasks on {world.node}, but torchrun starts the ranks of a node"
-        remedy = f"start one task per node: {launcher_option(env, ONE_PER_NODE)} torchrun-distributed"
-        raise LaunchError(fault, remedy)
-    given = meeting_options(arguments, env)
-    _check_options(given, world)
-    # of this node, for workers on others, as torchrun makes any node the first
-    own_address, problem = world.node if world.spans_nodes else address, None
-    if world.spans_nodes and env.get(FABRIC_NAME):
-        from pytorch_launch.fabric import choose_address
+    __slots__ = ()
 
-        own_address, problem = choose_address(env, world.node, world.node, is_here=True)
-        if address == world.first_host:
-            problem = None  # the first node has no such name either, its Problem is among the plan's
-    warnings = [*plan.warnings, *([problem] if problem else [])]
-    agent = plan.replace(changes=_agent_changes(plan), bind=None, warnings=warnings)
-    endpoint = f"[{address}]" if ":" in address else address
-    options = {  # torchrun(1)
-        "nnodes": world.size,
-        "nproc-per-node": max(1, plan.devices.count),
-        "rdzv-backend": "c10d",
-        "rdzv-endpoint": f"{endpoint}:{plan.place['MASTER_PORT']}",
-        "rdzv-id": plan.launch or "local",
-        # otherwise torchrun compares host names, which may have several spellings (pytorch#73656)
-        "rdzv-conf": f"is_host={'true' if world.rank == 0 else 'false'}",
-        # otherwise the address is that of a reverse look-up of this host's name
-        "local-addr": own_address,
-    }
-    if world.size == 1 and PLACES.intersection(given):  # on several nodes that do not know each other
-        options = {name: options[name] for name in ("nproc-per-node", "rdzv-backend")[: 1 + ("rdzv_endpoint" in given)]}
-    # the user's take precedence: options as later ones, and torchrun's variables
-    ours = [(name, value) for name, value in options.items() if not env.get(f"PET_{name.replace('-', '_').upper()}")]
-    return agent, ["-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in ours)]
+    @property
+    def names_a_place(self):
+        """Whether the user says where several nodes meet."""
+        return self.rdzv_endpoint is not None or self.master_addr is not None
+
+    @property
+    def decides_meeting(self):
+        """Whether the user says which agents meet, and where."""
+        return self.names_a_place or self.standalone is not None or self.nnodes is not None
 
 
-def meeting_options(arguments, env):
-    """torchrun's options that decide which agents meet, name to value, as the user gave them (torchrun(1))."""
-    options = {name: env[f"PET_{name.upper()}"] for name in MEETING if env.get(f"PET_{name.upper()}", "0") != "0"}
+set_defaults(Options, **dict.fromkeys(OPTIONS))
+
+
+def read_options(arguments, env):
+    """The Options in the arguments of torchrun, and in its variables."""
+    options = {}
+    for name in OPTIONS:
+        value = env.get(f"PET_{name.upper()}")
+        if value and value != "0":
+            options[name] = value
+    options.update(_options_before_script(arguments))
+    return Options(**options)
+
+
+def _options_before_script(arguments):
+    options = {}
     words = iter(arguments)
     for word in words:
         if not word.startswith("-"):
             break  # the script
-        name, has_value, value = word.lstrip("-").partition("=")
         if len(word) > 2 and word[1] != "-":
             continue  # a letter with its value, as -r3
-        name = name.replace("-", "_")
-        # argparse takes unique beginnings of options
-        name = next((option for option in MEETING if option.startswith(name) and len(name) > 1), name)
-        if name in MEETING:
-            options[name] = value if has_value or name in FLAGS else next(words, "")
-        elif not (has_value or name in FLAGS):
-            next(words, "")
+        name, has_value, value = word.lstrip("-").partition("=")
+        name = _full_name(name.replace("-", "_"))
+        if not has_value and name not in FLAGS:
+            value = next(words, "")
+        if name in OPTIONS:
+            options[name] = value
     return options
 
 
-def known_marks(arguments, env):
-    """Variables of nodes that this command may have: torchrun's own; all if the user says where nodes meet, or not."""
-    return OF_NODES if {"standalone", *PLACES}.intersection(meeting_options(arguments, env)) else OF_NODES[:1]
+def _full_name(name):
+    for option in OPTIONS:
+        if len(name) > 1 and option.startswith(name):
+            return option
+    return name
 
 
-def _check_options(given, world):
+def known_marks(options):
+    """Beginnings of the variables of clouds that this command may have: all if its user says where nodes meet."""
+    if options.names_a_place or options.standalone is not None:
+        return CLOUDS
+    return (OF_TORCHRUN,)
+
+
+def make_agent_plan(env, plan, given):
+    """The Plan of the agent of torchrun on one node, and its arguments for Python. Raises LaunchError.
+
+    `plan` is that of a rank among the agents, so the size of its world is the number of nodes. The agent is not bound
+    and makes no caches, as each worker has its own. torchrun gets the user's options, `given`, after these.
+    """
+    world = plan.world
+    if world.exported:
+        raise LaunchError(f"this is a worker of {world.source} already", "use conda-python-distributed")
+    if world.local_size != 1:
+        fault = f"{world.source} has {world.local_size} tasks on {world.node}, but torchrun starts the ranks of a node"
+        remedy = f"start one task per node: {world.launcher.one_task_per_node} torchrun-distributed"
+        raise LaunchError(fault, remedy)
+    _check_values(given)
+    _check_nodes(given, world)
+    own_address, problems = _own_address(env, plan)
+    options = {}
+    for name, value in _options(plan, given, own_address).items():
+        if not env.get(f"PET_{name.replace('-', '_').upper()}"):  # torchrun's variables
+            options[name] = value
+    agent = plan._replace(
+        changes=_agent_changes(env, plan),
+        placement=plan.placement._replace(bind=None),
+        caches=None,
+        dumps=NO_DUMPS,
+        warnings=plan.warnings + problems,
+    )
+    return agent, ["-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in options.items())]
+
+
+def _own_address(env, plan):
+    """The address of this node for workers on others, as torchrun makes any node the first; and Problems."""
+    world = plan.world
+    if not world.spans_nodes:
+        return plan.place.address, []
+    if not env.get(FABRIC_NAME):
+        return world.node, []
+    from pytorch_launch.fabric import choose_address
+
+    address, problem = choose_address(env, world.node, world.node, is_here=True)
+    if problem is None or plan.place.address == world.first_host:  # then the plan has a Problem of this kind already
+        return address, []
+    return address, [problem]
+
+
+def _options(plan, given, own_address):
+    """The options of torchrun(1), name to value."""
+    world = plan.world
+    address = plan.place.address
+    if ":" in address:
+        address = f"[{address}]"
+    options = {"nproc-per-node": max(1, plan.devices.count)}
+    if world.size == 1 and given.names_a_place:  # one of several nodes that do not know each other
+        if given.rdzv_endpoint is not None:
+            options["rdzv-backend"] = "c10d"
+        return options
+    return {
+        "nnodes": world.size,
+        **options,
+        "rdzv-backend": "c10d",
+        "rdzv-endpoint": f"{address}:{plan.place.port}",
+        "rdzv-id": plan.place.launch or "local",
+        # otherwise torchrun compares host names, which may have several spellings (pytorch#73656)
+        "rdzv-conf": f"is_host={str(world.rank == 0).lower()}",
+        # otherwise the address is that of a reverse look-up of this host's name
+        "local-addr": own_address,
+    }
+
+
+def _check_values(given):
+    """Raise LaunchError for values for which torchrun prints a traceback."""
+    ranks = given.nproc_per_node or "auto"
+    if not is_number(ranks) and ranks not in KINDS:
+        raise LaunchError(f"--nproc-per-node={ranks} is neither a number nor one of {', '.join(KINDS)}", "correct it")
+    nodes = given.nnodes or "1"
+    if not all(map(is_number, nodes.split(":"))):
+        raise LaunchError(f"--nnodes={nodes} is not a number of nodes, or a range such as 1:4", "correct it")
+    endpoint = given.rdzv_endpoint or ""
+    _, has_port, port = endpoint.rpartition(":")
+    if has_port and not is_number(port) and not port.endswith("]"):
+        raise LaunchError(f"--rdzv-endpoint={endpoint} is not HOST:PORT", "correct it")
+
+
+def _check_nodes(given, world):
     """Raise LaunchError if the user's options, or their variables, are for another number of nodes."""
-    low, _, high = given.get("nnodes", "").partition(":")
-    is_range = is_number(low) and is_number(high or low)
     # at more tasks than one, torchrun reads our endpoint in place of --master-addr
-    if "rdzv_endpoint" in given or (world.size == 1 and PLACES.intersection(given)):
+    if given.rdzv_endpoint is not None or (world.size == 1 and given.names_a_place):
         return
-    if "standalone" in given and world.size > 1:
+    fault = None
+    if given.standalone is not None and world.size > 1:
         fault = "--standalone is for one node"
-    elif is_range and not int(low) <= world.size <= int(high or low):
-        fault = f"--nnodes={given['nnodes']}"
-    else:
-        return
-    fault += f", but {world.source} has {world.size} task{'s' * (world.size > 1)}, an agent each"
-    raise LaunchError(fault, "omit the option: the number of nodes is known, or start as many tasks as it has nodes")
+    elif not _includes(given.nnodes, world.size):
+        fault = f"--nnodes={given.nnodes}"
+    if fault is not None:
+        tasks = f"{world.size} tasks"
+        if world.size == 1:
+            tasks = "1 task"
+        remedy = "omit the option: the number of nodes is known, or start as many tasks as it has nodes"
+        raise LaunchError(f"{fault}, but {world.source} has {tasks}, an agent each", remedy)
 
 
-def _agent_changes(plan):
+def _includes(nnodes, nodes):
+    """Whether `nodes` is within --nnodes, a number or a range; anything is if that is not given."""
+    if nnodes is None:
+        return True
+    low, _, high = nnodes.partition(":")
+    return int(low) <= nodes <= int(high or low)
+
+
+def _agent_changes(env, plan):
     """The changes for the agent: torchrun sets the ranks' variables, and each worker makes its own caches."""
     ranks = {*plan.world.variables(), "MASTER_ADDR", "MASTER_PORT", LAUNCH_ID}
-    workers = ranks.union(SUBDIRECTORIES)
+    workers = {*ranks, *SUBDIRECTORIES, *plan.dumps.variables}
     changes = {name: value for name, value in plan.changes.items() if name not in workers}
     changes["PYTHON_EXEC"] = WORKER
     # A store for each start of the workers. In a shared one they find each other by their agent's number of
     # restarts, which differs between nodes if one of them detected the fault first, and the restarted world never
     # forms (seen with torch 2.13; `test_a_worker_of_torchrun_that_is_killed...` fails then).
-    changes[OWN_STORE] = plan.env.get(OWN_STORE) or "1"
-    for name, value in openmp_binding(plan.env).items():
-        changes.update({name: None, AGENT + name: value})
-    if "OMP_NUM_THREADS" in changes:
-        changes[f"{AGENT}THREADS"] = changes["OMP_NUM_THREADS"]
-    changes[f"{AGENT}CPUS"] = str(len(plan.placement.node.allowed))
-    # of the rendezvous, or left over: torchrun sets its own
-    changes.update({name: None for name in ranks if plan.env.get(name)})
+    changes[OWN_STORE] = env.get(OWN_STORE) or "1"
+    for name, value in openmp_binding(env).items():
+        changes[name] = None
+        changes[AGENT + name] = value
+    if THREADS in changes:
+        changes[f"{AGENT}THREADS"] = changes[THREADS]
+    changes[f"{AGENT}CPUS"] = str(len(plan.placement.cpus))
+    for name in ranks:  # of the rendezvous, or left over: torchrun sets its own
+        if env.get(name):
+            changes[name] = None
     return changes

@@ -4,11 +4,10 @@
 A rank imports this module only if its world spans nodes and FABRIC_NAME or SOCKET_IFNAME is set.
 """
 
-import _socket  # in place of `socket`, see `pytorch_launch`
-import posix as os
+import os
 
 from pytorch_launch import LaunchError, Problem, is_number, read
-from pytorch_launch.claim import is_local
+from pytorch_launch.ports import is_local
 from pytorch_launch.world import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME
 
 SIOCGIFADDR = 0x8915  # netdevice(7)
@@ -22,16 +21,17 @@ USE_PLAIN = f"correct {FABRIC_NAME}, or export it empty to use the plain names"
 
 
 def choose_fabric(env, world, root, place):
-    """`place` with the node's name on the fast network, the variables that name an interface, and Problems.
+    """`place`, a Place, with the node's name on the fast network; the variables that name an interface; and Problems.
 
-    `place` is what `choose_rendezvous` returned. Raises LaunchError.
+    Raises LaunchError.
     """
-    problems = []
-    if place is not None and env.get(FABRIC_NAME) and not env.get("MASTER_ADDR"):
-        address, problem = choose_address(env, place["MASTER_ADDR"], world.node, is_here=world.rank == 0)
-        place, problems = {**place, "MASTER_ADDR": address}, [problem]
-    variables, problem = choose_interface(env, world.node, root)
-    return place, variables, [each for each in (*problems, problem) if each]
+    variables, problems = choose_interface(env, world.node, root)
+    if env.get(FABRIC_NAME) and not env.get("MASTER_ADDR") and not world.exported:
+        address, problem = choose_address(env, place.address, world.node, is_here=world.rank == 0)
+        place = place._replace(address=address)
+        if problem:
+            problems.append(problem)
+    return place, variables, problems
 
 
 def choose_address(env, host, node, *, is_here):
@@ -62,6 +62,8 @@ def fabric_name(pattern, host):
 
 def look_up(env, name):
     """The addresses of `name`, none if it does not resolve; the resolver has the options of the ranks."""
+    import _socket  # `socket` costs as much as all of this package
+
     if not env.get("RES_OPTIONS") and env.get(DISTRIBUTED + "RES_OPTIONS"):
         os.putenv("RES_OPTIONS", env[DISTRIBUTED + "RES_OPTIONS"])  # a server that does not answer delays it by 10 s
     try:
@@ -73,38 +75,47 @@ def look_up(env, name):
 
 
 def choose_interface(env, node, root):
-    """The variables that name the first interface of the profile's list that is usable on this node, and a Problem."""
-    takers, faults = [name for name in TAKERS if name not in env], []
-    for name in env.get(SOCKET_IFNAME, "").split() if takers else ():
-        state = read(f"{root}/sys/class/net/{name}/operstate")
-        if state is None:
-            faults.append(f"{name} is absent")
-        # drivers without a notion of a link report `unknown` (Linux, Documentation/networking/operstates.rst); what is
-        # off is `down` with all of them (net/core/net-sysfs.c)
-        elif state not in ("up", "unknown"):
-            faults.append(f"{name} is down")
-        elif not has_address(name):
-            faults.append(f"{name} has no address")
-        else:
-            return {taker: TAKERS[taker] + name for taker in takers}, None
-    if not faults:
-        return {}, None
+    """The variables that name the first interface of the profile's list that is usable on this node, and Problems."""
+    takers = [name for name in TAKERS if name not in env]
+    faults = []
+    for name in env.get(SOCKET_IFNAME, "").split():
+        fault = _fault_of_interface(name, root)
+        if fault is None:
+            return {taker: TAKERS[taker] + name for taker in takers}, []
+        faults.append(f"{name} {fault}")
+    if not faults or not takers:
+        return {}, []
     fault = f"no interface of {SOCKET_IFNAME} is usable on {node} ({', '.join(faults)}): {' and '.join(takers)} not set"
-    return {}, Problem(fault, f"correct {SOCKET_IFNAME}, or exclude the node if others have the interface")
+    return {}, [Problem(fault, f"correct {SOCKET_IFNAME}, or exclude the node if others have the interface")]
+
+
+def _fault_of_interface(name, root):
+    """Why gloo and NCCL cannot use an interface, None if they can."""
+    state = read(f"{root}/sys/class/net/{name}/operstate")
+    if state is None:
+        return "is absent"
+    # drivers without a notion of a link report `unknown` (Linux, Documentation/networking/operstates.rst); what is
+    # off is `down` with all of them (net/core/net-sysfs.c)
+    if state not in ("up", "unknown"):
+        return "is down"
+    if not has_address(name):
+        return "has no address"
+    return None
 
 
 def has_address(interface):
     """Whether an interface of this host has an address of IPv4, or one of IPv6 that other nodes can reach."""
+    import _socket
     from fcntl import ioctl
 
     try:
         probe = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
         try:
             ioctl(probe.fileno(), SIOCGIFADDR, interface.encode()[:15].ljust(40, b"\0"))
+            return True
         finally:
             probe.close()
     except OSError:
         # address, index, length of the prefix, scope, flags, interface
         lines = [line.split() for line in (read("/proc/net/if_inet6") or "").splitlines()]
         return any(line[3:4] == [GLOBAL_SCOPE] and line[5:] == [interface] for line in lines)
-    return True

@@ -1,27 +1,40 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The edge: reads the environment and the arguments, applies the plan, and becomes Python."""
 
-import _signal  # in place of `signal`, see `pytorch_launch`
-import posix as os
+import os
 import sys
 
-from pytorch_launch import NO_PYTHON, LaunchError, Problem, exists, is_on, read
-from pytorch_launch.active import bind_line, choose_python, in_container, isolate, shadowing
-from pytorch_launch.caches import SUBDIRECTORIES, in_namespace, make_caches, make_dumps, old_locks, plan_dumps
-from pytorch_launch.launchers import discover
+from pytorch_launch import NO_PYTHON, LaunchError, Problem, exists, is_on, printable, read
+from pytorch_launch.active import choose_python
+from pytorch_launch.caches import make_caches
+from pytorch_launch.container import bind_line, check_directory, in_container
+from pytorch_launch.flight import make_dumps
+from pytorch_launch.isolation import isolate, shadowing
+from pytorch_launch.launchers import submit_directory
+from pytorch_launch.launchers.discovery import discover
+from pytorch_launch.locks import old_locks
 from pytorch_launch.nodelist import hosts
-from pytorch_launch.plan import idle_allocation, make_plan, openmp_binding
+from pytorch_launch.openmp import openmp_binding
+from pytorch_launch.plan import idle_allocation, is_verbose, make_plan
+from pytorch_launch.private import in_user_namespace
 from pytorch_launch.topology import cpu_list
 
-STDOUT, STDERR = 1, 2
+STDOUT = 1
+STDERR = 2
 #: For the rank that reports for others to print its line.
 REPORT_GRACE_SECONDS = 5
 
 # Yama's rule for ptrace(2) (Linux, Documentation/admin-guide/LSM/Yama.rst): 1 is the default of the kernel.
-PTRACE_SCOPE, ONLY_PARENTS = "/proc/sys/kernel/yama/ptrace_scope", "1"
+PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+ONLY_PARENTS = "1"
 
 # These print their own help.
-TORCHRUN, LIST_PACKAGES = "torchrun", "list-packages"
+TORCHRUN = "torchrun"
+LIST_PACKAGES = "list-packages"
+
+#: Options of conda-python-distributed itself.
+DRY_RUN = "--dry-run"
+VIRTUAL_LOCAL_RANK = "--virtual-local-rank"
 
 ACTIVATE = "activate an environment that has one with WITH_CONDA or WITH_VENV"
 
@@ -29,8 +42,7 @@ ACTIVATE = "activate an environment that has one with WITH_CONDA or WITH_VENV"
 def main(arguments):
     """Run the command whose name is the first of `arguments` with the others; return its exit status."""
     program, *arguments = arguments
-    encoding = sys.getfilesystemencoding(), "surrogateescape"
-    env = {name.decode(*encoding): value.decode(*encoding) for name, value in os.environ.items()}
+    env = dict(os.environ)
     try:
         if arguments[:1] == ["--help"] and program not in (TORCHRUN, LIST_PACKAGES):
             from pytorch_launch.report import USAGE
@@ -43,17 +55,23 @@ def main(arguments):
 
 
 def run_simple(program, arguments, env):
+    """Become Python outside any world."""
+    check_directory(env, submit_directory(env))
     python = choose_python(env)
     changes, warnings = isolate(env)
-    for warning in [*warnings, *python.warnings, *([] if python.prefix else shadowing(env)), *old_locks(env)]:
+    warnings = [*warnings, *python.warnings]
+    if python.prefix is None:
+        warnings += shadowing(env)
+    for warning in [*warnings, *old_locks(env)]:
         write_problem(program, warning)
-    if env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0"):
+    if is_verbose(env):
         write_problem(program, f"Python of {python.prefix or 'the module'}")
     return become_python(arguments, change_environment(env, {**changes, **python.changes}))
 
 
 def list_packages(program, arguments, env):
-    return run_simple(program, [f"{sys.argv[0].rsplit('/', 2)[0]}/pytorch_packages.py", *arguments], env)
+    runscripts = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return run_simple(program, [f"{runscripts}/pytorch_packages.py", *arguments], env)
 
 
 def run_torchrun_alone(program, arguments, env):
@@ -61,7 +79,7 @@ def run_torchrun_alone(program, arguments, env):
 
     Without a place to meet it starts a world in each task, which is not what most users expect.
     """
-    from pytorch_launch.elastic import meeting_options
+    from pytorch_launch.elastic import read_options
 
     binding = openmp_binding(env)
     for name, value in binding.items():
@@ -71,7 +89,8 @@ def run_torchrun_alone(program, arguments, env):
         world = discover(env, os.uname().nodename)
     except LaunchError:
         world = None  # of a launch that torchrun does not use
-    if world and world.rank == 0 and world.size > 1 and not (world.exported or meeting_options(arguments, env)):
+    is_several = world is not None and world.rank == 0 and world.size > 1 and not world.exported
+    if is_several and not read_options(arguments, env).decides_meeting:
         fault = f"each of the {world.size} tasks of {world.source} starts a world of its own"
         write_problem(program, Problem(fault, "for one world use torchrun-distributed, else add --standalone"))
     env = {name: value for name, value in env.items() if name not in binding}
@@ -81,24 +100,17 @@ def run_torchrun_alone(program, arguments, env):
 def run_distributed(program, arguments, env):
     """Become Python with `arguments`, as a rank of the world that `env` describes."""
     options = []
-    while arguments and arguments[0] in ("--dry-run", "--virtual-local-rank"):
+    while arguments and arguments[0] in (DRY_RUN, VIRTUAL_LOCAL_RANK):
         options.append(arguments.pop(0))
-    is_dry = "--dry-run" in options
+    is_dry = DRY_RUN in options
     try:
-        plan = plan_dumps(make_plan(env, virtual="--virtual-local-rank" in options))
-        script = script_path(arguments)
-        if script in STDIN and not is_dry and gets_no_input(plan.world):
-            raise LaunchError(
-                f"standard input of rank {plan.world.rank} is empty: the launcher passes it to rank 0 only",
-                "start a script from its file, or a module with -m",
-                rank=plan.world.rank - 1,  # rank 1 reports it
-            )
-        if script not in (None, *STDIN) and not exists(script):
-            raise LaunchError(*missing(script, env), rank=plan.world.local_rank)
+        plan = make_plan(env, virtual=VIRTUAL_LOCAL_RANK in options)
+        check_script(arguments, env, plan.world)
         if is_dry:
-            report(program, plan)
-            return write_output("".join(f"{name}={plan.changes[name] or ''}\n" for name in sorted(plan.changes)))
-        plan = apply(program, plan)
+            report(program, plan, env)
+            lines = [f"{name}={printable(plan.changes[name] or '')}\n" for name in sorted(plan.changes)]
+            return write_output("".join(lines))
+        plan = apply(program, plan, env)
     except LaunchError as error:
         if not is_dry and error.rank != 0 and is_ended_by_others():
             return error.status
@@ -113,6 +125,18 @@ NO_SCRIPT, TAKES_VALUE = ("c", "m", "h", "V", "?"), ("W", "X")
 STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
+def check_script(arguments, env, world):
+    """Raise LaunchError if the script in the arguments of Python is not there."""
+    script = script_path(arguments)
+    if script is None or script in STDIN or exists(script):
+        return
+    directory = os.path.dirname(os.path.realpath(script))
+    if not in_container(env) or exists(directory):
+        raise LaunchError(f"{script}: no such file in {os.getcwd()}", "Check the path", rank=world.local_rank)
+    fault = f"{script}: its directory, {directory}, is not visible in this image"
+    raise LaunchError(fault, bind_line(env, directory), rank=world.local_rank)
+
+
 def script_path(arguments):
     """The path of the script in the arguments of Python, `-` for standard input, None for code or a module."""
     words = iter(arguments)
@@ -121,42 +145,19 @@ def script_path(arguments):
             return word
         if word == "--":
             return next(words, "-")
-        # the first option in the word that takes the rest of it: `-uXdev` is X and dev, `-um` is m, `-uB` has none
-        start = next((at for at, letter in enumerate(word) if letter in NO_SCRIPT + TAKES_VALUE), None)
-        if word.startswith("--") or (start is not None and word[start] in NO_SCRIPT):
+        option = _long_option(word)
+        if option in NO_SCRIPT:
             return None
-        if start == len(word) - 1:
+        if option in TAKES_VALUE and word.index(option) == len(word) - 1:
             next(words, None)
     return "-"
 
 
-def gets_no_input(world):
-    """Whether the launcher keeps this rank's standard input empty: Open MPI, PALS and MPICH pass theirs to rank 0.
-
-    MPICH opens a pipe on the others, in which Intel MPI's `-s all` writes.
-    """
-    if world.rank == 0:
-        return False
-    try:
-        if os.fstat(0).st_rdev == os.makedev(1, 3):  # /dev/null (Linux, Documentation/admin-guide/devices.txt)
-            return True
-    except OSError:
-        return True
-    if world.source != "MPICH":
-        return False
-    from select import select
-
-    return not select([0], [], [], 1)[0]
-
-
-def missing(script, env):
-    """What is wrong, and what to do, where the file of a script is not there."""
-    from os.path import dirname, realpath
-
-    directory = dirname(realpath(script))
-    if not in_container(env) or exists(directory):
-        return f"{script}: no such file in {os.readlink('/proc/self/cwd')}", "Check the path"
-    return f"{script}: its directory, {directory}, is not visible in this image", bind_line(env, directory)
+def _long_option(word):
+    """The first option in a word that takes the rest of it: `-uXdev` is X and dev, `-um` is m; None for `-uB`."""
+    if word.startswith("--"):
+        return "h"  # --help and others end Python
+    return next((letter for letter in word if letter in NO_SCRIPT + TAKES_VALUE), None)
 
 
 def print_variables(program, arguments, env):
@@ -166,7 +167,9 @@ def print_variables(program, arguments, env):
     try:
         if arguments:
             raise LaunchError(f"{arguments[0]}: unknown argument", "use it without arguments: `source <(ddp-env)`")
-        return write_output(statements(apply(program, plan_dumps(make_plan(env).replace(bind=None))).changes))
+        plan = make_plan(env)
+        plan = apply(program, plan._replace(placement=plan.placement._replace(bind=None)), env)
+        return write_output(statements(plan.changes))
     except LaunchError as error:
         # ends `source` with this status, without ending the shell; `launch.bash` has the same
         write_output(f"return {error.status} 2>/dev/null || (exit {error.status})\n")
@@ -175,20 +178,23 @@ def print_variables(program, arguments, env):
 
 def run_torchrun(program, arguments, env):
     """Become torchrun on one node of the world that `env` describes, which has one task on each."""
-    from pytorch_launch.elastic import known_marks, make_agent_plan
+    from pytorch_launch.elastic import known_marks, make_agent_plan, read_options
 
-    plan, options = make_agent_plan(make_plan(env, known=known_marks(arguments, env)), arguments)
-    plan = apply(program, plan, starts_all_of_node=True)
+    given = read_options(arguments, env)
+    plan, options = make_agent_plan(env, make_plan(env, known=known_marks(given)), given)
+    plan = apply(program, plan, env, starts_all_of_node=True)
     return become_python(options + arguments, change_environment(env, plan.changes))
 
 
 def print_master(_, arguments, env):
     """Print the first host of the given node list, by default that of the step, else of the job."""
-    from pytorch_launch.launchers.slurm import master
+    from pytorch_launch.launchers.slurm import first_host
 
     if len(arguments) > 1 or "".join(arguments).startswith("-"):
         raise LaunchError(f"{' '.join(arguments)}: expected one node list, in quotes", "see --help")
-    return write_output((hosts(arguments[0])[0] if arguments else master(env)) + "\n")
+    if arguments:
+        return write_output(hosts(arguments[0])[0] + "\n")
+    return write_output(first_host(env) + "\n")
 
 
 COMMANDS = {
@@ -202,67 +208,89 @@ COMMANDS = {
 }
 
 
-def apply(program, plan, *, starts_all_of_node=False):
-    """Claim the port, make directories, bind this process, and report; return the Plan with the results.
+def apply(program, plan, env, *, starts_all_of_node=False):
+    """Hold the port, make directories, bind this process, and report; return the Plan with the results.
 
     Raises LaunchError, before anything is made.
     """
-    if plan.place is not None and plan.world.size > 1:  # a world of one has no other rank to lose
-        from pytorch_launch.claim import hold_port
+    world = plan.world
+    if world.size > 1 and not world.exported:
+        from pytorch_launch.claim import hold_port, port_directories
 
-        hold_port(plan.place, plan.world, plan.launch)
-    if plan.dumps is not None:
-        plan = make_dumps(plan)
-    chosen = SUBDIRECTORIES if plan.caches else ()
-    variables = {name: plan.changes[name] for name in chosen if plan.changes.get(name)}
-    caches, used, problems = make_caches(plan.caches, variables)
-    changes = {**plan.changes, **dict.fromkeys(variables)}  # not those that another launch has exported
-    warnings = [*plan.warnings, *(problems if plan.world.local_rank == 0 else ())]
-    try:
-        if plan.bind is not None:
-            os.sched_setaffinity(0, plan.bind)
-    except OSError as error:
-        fault = f"cannot bind to CPUs {cpu_list(plan.bind)}: {error.strerror}"
-        warnings.append(Problem(fault, "this rank keeps its mask"))
-    if plan.world.rank == 0:
-        warnings += old_locks(plan.env) + idle_allocation(plan.world, starts_all_of_node)
-    plan = plan.replace(caches=caches, changes={**changes, **used}, warnings=warnings)
-    report(program, plan)
+        hold_port(world, plan.place, port_directories(os.geteuid(), env.get("HOME", ""), world.node))
+    changes = dict(plan.changes)
+    warnings = list(plan.warnings)
+    caches = plan.caches
+    if caches is not None:
+        caches = make_caches(caches)
+        changes.update(caches.variables)
+        if world.local_rank == 0:
+            warnings += [warning for warning in caches.warnings if warning not in plan.caches.warnings]
+    made = make_dumps(plan.dumps)
+    for name in plan.dumps.variables:
+        if name not in made.variables:
+            changes.pop(name, None)
+    warnings += bind_process(plan.placement.bind)
+    if world.rank == 0:
+        warnings += idle_allocation(world, starts_all_of_node)
+    plan = plan._replace(caches=caches, changes=changes, warnings=warnings)
+    report(program, plan, env)
     return plan
+
+
+def bind_process(cpus):
+    """Bind this process to `cpus`, None for none; return Problems."""
+    if cpus is None:
+        return []
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        fault = f"cannot bind to CPUs {cpu_list(cpus)}: {error.strerror}"
+        return [Problem(fault, "this rank keeps its mask")]
+    return []
 
 
 def change_environment(env, changes):
     return {name: value for name, value in {**env, **changes}.items() if value is not None}
 
 
-def report(program, plan):
+def report(program, plan, env):
     """Print the warnings of `plan`, and the line of its decisions if the user asks for it."""
     for warning in plan.warnings:
         write_problem(program, warning)
-    if plan.env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0"):
+    if is_verbose(env):
         from pytorch_launch.report import line
 
-        write_output(line(plan) + "\n", STDERR)
+        write_line(line(plan, env))
 
 
 def become_python(arguments, variables):
     """Replace this process by `python`, or by `python3` if there is no `python`."""
+    import _signal  # `signal` costs as much as all of this package
+
     # Python itself would start the same with the signals that this one ignores; a `python` that is a wrapper would not
-    for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):
-        _signal.signal(signal, _signal.SIG_DFL)
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_DFL)
     if is_on(variables, "PYTORCH_LAUNCH_TRACEABLE", "1") and read(PTRACE_SCOPE) == ONLY_PARENTS:
         allow_tracing()
     failed = None
-    for python in ("python", "python3"):
-        for directory in variables.get("PATH", "/bin:/usr/bin").split(":"):
-            path = f"{directory or '.'}/{python}"
-            try:
-                os.execve(path, [python, *arguments], variables)  # os.execvpe would import `warnings`
-            except (FileNotFoundError, NotADirectoryError, PermissionError):  # such as root's own in some images
-                continue
-            except OSError as error:  # another directory of PATH may have one, as for a shell
-                failed = failed or f"{path} cannot be started: {error.strerror}"
-    raise LaunchError(failed or "python and python3 not found on PATH", "" if failed else ACTIVATE, status=NO_PYTHON)
+    for directory, python in _pythons(variables):
+        path = f"{directory or '.'}/{python}"
+        try:
+            os.execve(path, [python, *arguments], variables)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # such as root's own in some images
+            continue
+        except OSError as error:  # another directory of PATH may have one, as for a shell
+            failed = failed or f"{path} cannot be started: {error.strerror}"
+    if failed:
+        raise LaunchError(failed, status=NO_PYTHON)
+    raise LaunchError("python and python3 not found on PATH", ACTIVATE, status=NO_PYTHON)
+
+
+def _pythons(variables):
+    """The directories of PATH with the names of Python, in the order in which they are tried."""
+    directories = variables.get("PATH", "/bin:/usr/bin").split(":")
+    return [(directory, "python") for directory in directories] + [(directory, "python3") for directory in directories]
 
 
 def allow_tracing():
@@ -271,7 +299,7 @@ def allow_tracing():
     The permission stays when this process becomes Python, and is not inherited (Linux, security/yama/yama_lsm.c). Other
     users have none (ptrace(2)). In a user namespace the user who made it has all permissions.
     """
-    if in_namespace():
+    if in_user_namespace():
         return
     try:
         # in place of `ctypes`, which imports the structures of C as well
@@ -284,7 +312,12 @@ def allow_tracing():
 
 
 def write_problem(program, message):
-    write_output(f"{program}: {message}\n", STDERR)
+    write_line(f"{program}: {message}")
+
+
+def write_line(text):
+    """Write a line to standard error, with control characters of variables and files escaped."""
+    write_output(f"{printable(text)}\n", STDERR)
 
 
 def write_output(text, stream=STDOUT):
@@ -307,5 +340,7 @@ def is_ended_by_others():
 
     A rank that does not report waits like this: if it exited first, it would end the rank that reports.
     """
+    import _signal
+
     _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
     return _signal.sigtimedwait([_signal.SIGTERM], REPORT_GRACE_SECONDS) is not None

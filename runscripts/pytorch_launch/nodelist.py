@@ -13,6 +13,8 @@ second, ... Text after the last bracket, `gpu[1-2]-ib`, is accepted, as users wr
 spaces, `n[1-]` and `n[1-2`, which Slurm ignores, are errors, so that no job starts with an incomplete list.
 """
 
+from collections import namedtuple
+
 from pytorch_launch import MOST_DIGITS, LaunchError
 
 DIGITS = "0123456789"
@@ -28,57 +30,85 @@ class NodeListError(LaunchError):
         super().__init__(f"node list {text!r} has {fault}", "expected something like nid[001-004],login1")
 
 
+class Name(namedtuple("Name", "texts brackets")):
+    """A name of a list: the texts before, between and after its brackets, and the Ranges of each bracket."""
+
+    __slots__ = ()
+
+
+class Range(namedtuple("Range", "low length width")):
+    """A range of numbers: the lowest, how many there are, and the width to which they are padded."""
+
+    __slots__ = ()
+
+    def texts(self):
+        return [str(self.low + more).zfill(self.width) for more in range(self.length)]
+
+
 def hosts(text):
     """All hosts of a node list, in its order. Raises NodeListError, also if there are more than MOST_HOSTS."""
     found = []
-    for texts, brackets in _names(text):
-        count = 1
-        for ranges in brackets:
-            count *= sum([length for _, length, _ in ranges])
-        if len(found) + count > MOST_HOSTS:
+    for name in _names(text):
+        if len(found) + _count(name) > MOST_HOSTS:
             raise NodeListError(text, f"more than {MOST_HOSTS} hosts")
-        names = [texts[0]]
-        for ranges, after in zip(brackets, texts[1:]):
-            numbers = [str(low + more).zfill(width) + after for low, length, width in ranges for more in range(length)]
-            if ranges is brackets[-1]:  # it counts fastest, then the first, the second, ...
-                names = [name + number for name in names for number in numbers]
-            else:
-                names = [name + number for number in numbers for name in names]
-        found += names
+        found += _expand(name)
+    return found
+
+
+def _count(name):
+    """The number of hosts of a Name."""
+    count = 1
+    for ranges in name.brackets:
+        count *= sum([each.length for each in ranges])
+    return count
+
+
+def _expand(name):
+    """The hosts of a Name: the last bracket counts fastest, then the first, the second, ..."""
+    found = [name.texts[0]]
+    for index, ranges in enumerate(name.brackets):
+        numbers = []
+        for each in ranges:
+            numbers += [number + name.texts[index + 1] for number in each.texts()]
+        if index == len(name.brackets) - 1:
+            found = [before + number for before in found for number in numbers]
+        else:
+            found = [before + number for number in numbers for before in found]
     return found
 
 
 def _names(text):
-    """The names of a list, each as the texts before, between and after its brackets, and the ranges of each bracket."""
+    """The Names of a list."""
     if "".join([letter for letter in text if letter in "[]"]).replace("[]", ""):
         raise NodeListError(text, "an unmatched bracket")
-    names = [([], [])]
+    found = [Name([], [])]
     for index, part in enumerate(text.replace("]", "[").split("[")):
         if index % 2:
-            names[-1][1].append([_range(text, numbers) for numbers in part.split(",")])
+            found[-1].brackets.append([_range(text, numbers) for numbers in part.split(",")])
             continue
         stray = part.replace(",", "").lstrip(NAME_CHARACTERS)
         if stray:
             raise NodeListError(text, f"a stray {stray[0]!r}")
         first, *others = part.split(",")
-        names[-1][0].append(first)
-        names += [([other], []) for other in others]
-    if ([""], []) in names:
+        found[-1].texts.append(first)
+        found += [Name([other], []) for other in others]
+    if Name([""], []) in found:
         raise NodeListError(text, "an empty name")
-    return names
+    return found
 
 
 def _range(text, numbers):
-    """A range as its lowest number, its length, and the width to which it is padded; a single number is one.
+    """The Range of `07-12` or of a single number.
 
     The two ends may differ in width: Slurm and python-hostlist agree that `[01-3]` means 01, 02, 03, and `[1-03]` 1, 2,
     3, padded like the lower end.
     """
     low, dash, high = numbers.partition("-")
-    high = high if dash else low
+    if not dash:
+        high = low
     for end in (low, high):
         if not end or end.strip(DIGITS) or len(end) > MOST_DIGITS:
             raise NodeListError(text, f"{end[:MOST_DIGITS]!r} in place of a number")
     if int(low) > int(high):
         raise NodeListError(text, f"the reversed range {numbers}")
-    return int(low), int(high) - int(low) + 1, len(low)
+    return Range(int(low), int(high) - int(low) + 1, len(low))

@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Decides everything for one rank, once and without side effects."""
+"""Decides everything for one rank, once and without side effects.
 
-from pytorch_launch import Problem, Value
-from pytorch_launch.active import choose_python, isolate, shadowing
+This is the flow: world, place, hardware, environment. Each part reads the variables that it needs; later functions take
+the Plan.
+"""
+
+from collections import namedtuple
+
+from pytorch_launch import LaunchError, Problem
+from pytorch_launch.active import choose_python
 from pytorch_launch.caches import choose_caches
+from pytorch_launch.container import check_directory
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
-from pytorch_launch.launchers import MORE_CORES, discover, launcher_option
-from pytorch_launch.rendezvous import choose_rendezvous
-from pytorch_launch.topology import Node
+from pytorch_launch.flight import Dumps, choose_dumps
+from pytorch_launch.isolation import isolate, shadowing
+from pytorch_launch.launchers import programs_of_mpi, submit_directory
+from pytorch_launch.launchers.discovery import discover
+from pytorch_launch.locks import old_locks
+from pytorch_launch.openmp import choose_openmp
+from pytorch_launch.rendezvous import check_exported_address, choose_place, file_name
+from pytorch_launch.topology import read_node
 from pytorch_launch.world import (
     AGENT,
     DISTRIBUTED,
@@ -20,33 +32,28 @@ from pytorch_launch.world import (
     VIRTUAL,
 )
 
-# Variables by which OpenMP binds threads to cores. libgomp does so as soon as torch is imported: the main thread, and
-# all processes that it starts, get one core (pytorch/pytorch#91989, #99625).
-OPENMP_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+#: The variables that decide how many threads a rank has.
+THREADS = "OMP_NUM_THREADS"
 
-# Variables of earlier releases, each with the page that has its replacement.
-REMOVED = {"PYTORCH_LAUNCH_LOG_DIR": "docs/logs.md", "PYTORCH_LAUNCH_STAGE": "docs/staging.md"}
+#: Of ranks without the flight recorder.
+NO_DUMPS = Dumps(None, {})
 
+Meeting = namedtuple("Meeting", "place interfaces warnings warnings_of_node")
+Meeting.__doc__ = "The Place; variables that name network interfaces; and Problems of this rank and of its node."
 
-class Plan(Value):
-    """The decisions for one rank.
+Plan = namedtuple("Plan", "world place devices placement python caches dumps changes warnings")
+Plan.__doc__ = """The decisions for one rank.
 
-    `env`        the environment that they were made from
-    `world`      the World
-    `python`     the active environment whose Python runs, None for the module's
-    `place`      where the ranks meet, as `choose_rendezvous` has it, None if the launcher has exported it
-    `launch`     the name of the launch, None if its ranks share none, or the launcher has exported the world
-    `devices`    the Devices
-    `placement`  the Placement on CPUs
-    `changes`    variables to set before Python starts, None for one to unset
-    `warnings`   Problems, without those that another rank reports
-    and what to do first:
-    `caches`     the directory to make for caches, None if there is none
-    `bind`       the CPUs to bind this process to, None to keep its mask
-    `dumps`      the directory to make for dumps of PyTorch's flight recorder, None if there is none
-    """
-
-    DEFAULTS = {"dumps": None}
+`world`       the World
+`place`       the Place where its ranks meet
+`devices`     the Devices
+`placement`   the Placement on CPUs; `bind` there is what to bind this process to
+`python`      the active environment whose Python runs, None for the module's
+`caches`      the Caches to make, None for torchrun's agent
+`dumps`       the Dumps to make
+`changes`     variables to set before Python starts, None for one to unset
+`warnings`    Problems, without those that another rank reports
+"""
 
 
 def make_plan(env, node=None, *, virtual=False, known=()):
@@ -54,104 +61,153 @@ def make_plan(env, node=None, *, virtual=False, known=()):
 
     `virtual` gives it LOCAL_RANK=0 and only its own GPU; `known` is that of `discover`. Raises LaunchError.
     """
-    node = node or Node()
-    virtual = virtual or bool(env.get(VIRTUAL))
+    check_directory(env, submit_directory(env))
+    node = node or read_node(programs=programs_of_mpi())
+    started_with = env
     world = discover(env, node.host, known)
-    started_with, env = env, {name: value for name, value in env.items() if name not in world.strays}
-    devices = choose_devices(env, node, world.local_rank, world.local_size)
-    placement = choose_cores(node, world, devices, launcher_option(env, MORE_CORES))
-    place, launch, address_warnings = (None, None, []) if world.exported else choose_rendezvous(env, world, node)
-    interfaces, fabric_warnings = {}, []
-    if world.spans_nodes and (env.get(FABRIC_NAME) or env.get(SOCKET_IFNAME)):
-        from pytorch_launch.fabric import choose_fabric  # most launches do not need it
+    env = {name: value for name, value in env.items() if name not in world.strays}
+    meeting = _choose_meeting(env, world, node)
 
-        place, interfaces, fabric_warnings = choose_fabric(env, world, node.root, place)
-    key = f"{'local' if world.job is None else world.job}-{world.node}"
-    caches, cache_variables, cache_warnings = choose_caches(env, node.uid, key)
+    devices = choose_devices(env, node, world)
+    placement = choose_cores(node, world, devices, world.launcher.more_cores)
+    openmp, openmp_warnings = choose_openmp(env, world, placement.cpus)
+
+    try:
+        python = choose_python(env)
+        caches = choose_caches(env, node.uid, f"{_job(world)}-{world.node}")
+    except LaunchError as error:
+        error.rank = world.local_rank  # the first rank of each node reports it
+        raise
     isolated, isolation_warnings = isolate(env)
-    python = choose_python(env)
+    dumps = _choose_dumps(env, world, meeting.place, devices)
 
-    decided = compute_variables(env, world, threads=placement.threads, devices=devices, place=place, launch=launch)
-    if virtual:
+    decided = {**dict.fromkeys(world.strays), **_variables(env, world, meeting.place, devices, placement), **openmp}
+    if virtual or env.get(VIRTUAL):
         decided.update({"LOCAL_RANK": "0", VIRTUAL: "1"}, **devices.narrowed())
-    decided = {**dict.fromkeys(world.strays), **decided, **interfaces}
-    decided = {**decided, **cache_variables, **isolated, **python.changes}
+    for variables in (meeting.interfaces, caches.variables, isolated, python.changes, dumps.variables):
+        decided.update(variables)
 
-    warnings = [*([world.problem] if world.problem else []), *address_warnings]
-    if world.local_rank == 0:  # it reports what all ranks of its node would report
-        warnings += [*cache_warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
-    if world.rank == 0:
-        warnings += [*isolation_warnings, *([] if python.prefix else shadowing(env))]
-        if not world.exported:  # torchrun-distributed has reported these
-            removed = [name for name in REMOVED if env.get(name, "0") not in ("", "0")]
-            warnings += [Problem(f"{name} has no effect any longer", f"see {REMOVED[name]}") for name in removed]
-            warnings += [*python.warnings, *openmp_warnings(env, placement.cpus)]
+    of_rank = list(world.problems) + meeting.warnings
+    of_node = caches.warnings + placement.warnings + devices.warnings + meeting.warnings_of_node
+    of_world = isolation_warnings + old_locks(env)
+    if python.prefix is None:
+        of_world += shadowing(env)
+    if not world.exported:  # torchrun-distributed has reported these
+        of_world += list(python.warnings)
+    if openmp or not world.exported:
+        of_world += openmp_warnings
     return Plan(
-        env=env,
         world=world,
-        python=python.prefix,
-        place=place,
-        launch=launch,
+        place=meeting.place,
         devices=devices,
         placement=placement,
-        changes={name: value for name, value in decided.items() if started_with.get(name) != value},
-        warnings=warnings,
+        python=python.prefix,
         caches=caches,
-        bind=placement.bind,
+        dumps=dumps,
+        changes={name: value for name, value in decided.items() if started_with.get(name) != value},
+        warnings=_reported(world, of_rank, of_node, of_world),
     )
 
 
-def idle_allocation(world, starts_all_of_node):
-    """A list of Problems: a process alone in its allocation."""
-    tasks, nodes, launcher = world.allocation
-    if nodes == 1 and (tasks == 1 or starts_all_of_node):
-        return []
-    count = f"{tasks} tasks" if tasks > 1 and not starts_all_of_node else f"{nodes} nodes"
-    return [Problem(f"only one process in an allocation of {count}", f"to use all of it, start it with {launcher}")]
+def _choose_meeting(env, world, node):
+    place = choose_place(env, world, node)
+    warnings = check_exported_address(env, world)
+    if not world.spans_nodes or not (env.get(FABRIC_NAME) or env.get(SOCKET_IFNAME)):
+        return Meeting(place, {}, warnings, [])
+    from pytorch_launch.fabric import choose_fabric  # most launches do not need it
+
+    place, interfaces, warnings_of_node = choose_fabric(env, world, node.root, place)
+    return Meeting(place, interfaces, warnings, warnings_of_node)
 
 
-def compute_variables(env, world, *, threads, devices, place, launch):
-    """The variables of a rank of `world`, name to value; None for one to unset.
+def _choose_dumps(env, world, place, devices):
+    if world.size == 1 or devices.vendor is None:  # NCCL and RCCL have the flight recorder
+        return NO_DUMPS
+    return choose_dumps(env, file_name(world, place))
 
-    Exported values in `env` take precedence. `threads` is the number of physical cores that the rank has, `devices`
-    its Devices, `place` and `launch` what `choose_rendezvous` returned.
+
+def _reported(world, of_rank, of_node, of_world):
+    """The Problems that this rank reports: of several ranks that have the same, the first."""
+    warnings = list(of_rank)
+    if world.local_rank == 0:
+        warnings += of_node
+    if world.rank == 0:
+        warnings += of_world
+    return warnings
+
+
+def is_verbose(env):
+    return env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
+
+
+def _job(world):
+    if world.job is None:
+        return "local"
+    return str(world.job)
+
+
+def _variables(env, world, place, devices, placement):
+    """The variables of a rank: its world and place, and what follows from them; None for one to unset.
+
+    Exported values in `env` take precedence.
     """
     decided = {**devices.changes, **conditional(env, world)}
     if not world.exported:
         decided.update(world.variables())
-        decided.update(place)
+        decided.update(place.variables())
         if world.size > 1:
-            decided[LAUNCH_ID] = launch
-    if env.get("OMP_NUM_THREADS", "") in ("", env.get(f"{AGENT}THREADS")):
-        decided["OMP_NUM_THREADS"] = str(threads)
-    of_agent = [name for name in env if name.startswith(AGENT)]
-    binding = {name: env.get(name) or env[AGENT + name] for name in OPENMP_BINDING if AGENT + name in of_agent}
-    return {**decided, **dict.fromkeys(of_agent), **binding}
+            decided[LAUNCH_ID] = place.launch
+    if env.get(THREADS, "") in ("", env.get(f"{AGENT}THREADS")):
+        decided[THREADS] = str(placement.threads)
+    decided.update(_of_agent(env))
+    return decided
 
 
-def openmp_binding(env):
-    """The variables by which OpenMP binds threads to cores, name to value; none if it binds nothing."""
-    if env.get("OMP_PROC_BIND", "").lower() == "false":
-        return {}
-    return {name: env[name] for name in OPENMP_BINDING if env.get(name, "").lower() not in ("", "none", "disabled")}
-
-
-def openmp_warnings(env, cpus):
-    """A list of Problems: a rank with several `cpus`, of which OpenMP leaves one to the processes that it starts."""
-    binding = openmp_binding(env)
-    if len(cpus) == 1 or not binding:
-        return []
-    values = " ".join(f"{name}={value}" for name, value in binding.items())
-    fault = f"{values} binds each rank, and the processes that it starts, such as workers of a DataLoader, to one core"
-    return [Problem(fault, f"Unset {' and '.join(binding)}")]
+def _of_agent(env):
+    """The variables that torchrun's agent gave its workers under other names: they get the names that OpenMP reads."""
+    decided = {}
+    for name in env:
+        if name.startswith(AGENT):
+            decided[name] = None
+            original = name[len(AGENT) :]
+            if original.startswith(("OMP_", "GOMP_", "KMP_")):
+                decided[original] = env.get(original) or env[name]
+    return decided
 
 
 def conditional(env, world):
     """The module's variables for worlds like this one, without those that the user has exported."""
-    # in an allocation of several nodes one process may launch ranks on all of them, which inherit its environment
-    prefixes = [MULTI_NODE] if world.spans_nodes else [ONE_NODE] if world.allocation[1] == 1 else []
-    prefixes += [DISTRIBUTED] if world.size > 1 else []
-    found = {name[len(each) :]: env[name] for each in prefixes for name in env if name.startswith(each)}
-    # a shell can have no variable of another name, which env(1) can; str.isascii came with Python 3.7
-    names = {name for name in found if name.isidentifier() and len(name.encode()) == len(name)}
-    return {name: found[name] for name in found if name in names.difference(env)}
+    prefixes = []
+    if world.spans_nodes:
+        prefixes.append(MULTI_NODE)
+    elif world.allocation.nodes == 1:
+        # in an allocation of several nodes one process may launch ranks on all of them, which inherit its environment
+        prefixes.append(ONE_NODE)
+    if world.size > 1:
+        prefixes.append(DISTRIBUTED)
+    found = {}
+    for prefix in prefixes:
+        for name in env:
+            own = name[len(prefix) :]
+            if name.startswith(prefix) and own not in env and _is_name(own):
+                found[own] = env[name]
+    return found
+
+
+def _is_name(text):
+    """Whether a shell can have a variable of this name; env(1) can set others (str.isascii came with Python 3.7)."""
+    return text.isidentifier() and len(text.encode()) == len(text)
+
+
+def idle_allocation(world, starts_all_of_node):
+    """A list of Problems: a process alone in its allocation."""
+    tasks = world.allocation.tasks
+    if starts_all_of_node:
+        tasks = 1
+    if tasks == 1 and world.allocation.nodes == 1:
+        return []
+    count = f"{world.allocation.nodes} nodes"
+    if tasks > 1:
+        count = f"{tasks} tasks"
+    remedy = f"to use all of it, start it with {world.allocation.command}"
+    return [Problem(f"only one process in an allocation of {count}", remedy)]

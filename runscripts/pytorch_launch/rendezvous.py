@@ -1,94 +1,133 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
-from pytorch_launch import LaunchError, Problem, exists, is_number
-from pytorch_launch.launchers import TO_ALL_RANKS, is_node_of_job, launcher_option
-from pytorch_launch.nodelist import NAME_CHARACTERS
+from collections import namedtuple
 
-# Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
-# ip_local_port_range), whose ports any outgoing connection may have, and below torch's own
-# defaults 29400 and 29500, of launchers that do not compute a port.
-LOWEST_PORT = 10000
-SPAN = 19391  # a prime, so that far-apart jobs use every port equally
+from pytorch_launch import LaunchError, Problem, is_number
+from pytorch_launch.launchers.variables import is_node_of_job
+from pytorch_launch.nodelist import NAME_CHARACTERS
+from pytorch_launch.ports import LOWEST_PORT, SPAN, free_port, is_local
+
+#: Steps of a job that have ports of their own.
 STEPS = 61
 
 THIS_HOST = "127.0.0.1"
+THIS_HOST_IPV6 = "::1"
 
 # What names and addresses are made of, `%` before the interface of an address of IPv6.
 ADDRESS_CHARACTERS = NAME_CHARACTERS + ":%"
 
 # Names and addresses of a node for itself up to the first dot (hosts(5)), such as 127.0.0.1 and localhost.localdomain.
 LOOPBACKS = (
-    *("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
-    *("127", "0", "::1", "::", "::ffff:127"),
+    "localhost",
+    "localhost4",
+    "localhost6",
+    "ip6-localhost",
+    "ip6-loopback",
+    "127",
+    "0",
+    "::1",
+    "::",
+    "::ffff:127",
+)
+
+Identity = namedtuple("Identity", "name number")
+Identity.__doc__ = (
+    "Identifies a launch: its name, and the number of its port. Both are None if the ranks share neither."
 )
 
 
-def choose_rendezvous(env, world, node):
-    """`MASTER_ADDR` and `MASTER_PORT` of a world, the same on each of its ranks; the name of the launch; and Problems.
+class Place(namedtuple("Place", "address port launch gloo_interface")):
+    """Where the ranks of a world meet.
 
-    Exported values take precedence, then a port that Slurm reserved for the step. Raises LaunchError.
+    `address`, `port`  of rank 0, as text
+    `launch`           the name of the launch, None if its ranks share none, or torchrun has exported the world
+    `gloo_interface`   the interface that gloo needs for this address, or None
     """
-    launch, number = identify(world, node)
-    port = env.get("MASTER_PORT") or str(world.reserved_port or _port(env, world, number))
+
+    __slots__ = ()
+
+    def variables(self):
+        """What each rank gets."""
+        variables = {"MASTER_ADDR": self.address, "MASTER_PORT": self.port}
+        if self.gloo_interface:
+            variables["GLOO_SOCKET_IFNAME"] = self.gloo_interface
+        return variables
+
+
+def choose_place(env, world, node):
+    """The Place of a world, the same on each of its ranks; `node` is a Node. Raises LaunchError.
+
+    Exported values take precedence, then a port that Slurm reserved for the step.
+    """
+    if world.exported:
+        return Place(env.get("MASTER_ADDR"), env.get("MASTER_PORT"), launch=None, gloo_interface=None)
+    identity = identify(world, node)
+    port = env.get("MASTER_PORT") or str(_port(world, node, identity))
     if not (is_number(port) and 1 <= int(port) <= 65535):
         raise LaunchError(f"MASTER_PORT={port} is not a port", "export a port from 1 to 65535", rank=world.rank)
-    place = {"MASTER_ADDR": env.get("MASTER_ADDR") or _address(env, world), "MASTER_PORT": port}
-    if place["MASTER_ADDR"] == "::1" and not env.get("GLOO_SOCKET_IFNAME"):
-        place["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would use the address of this host's name, which may be IPv4
-    return place, launch, check_address(env, world, node.root)
+    address = env.get("MASTER_ADDR") or _address(world)
+    gloo_interface = None
+    if address == THIS_HOST_IPV6 and not env.get("GLOO_SOCKET_IFNAME"):
+        gloo_interface = "lo"  # gloo would use the address of this host's name, which may be IPv4
+    return Place(address, port, launch=identity.name, gloo_interface=gloo_interface)
 
 
-def check_address(env, world, root):
-    """A list of Problems: what is unlikely about exported addresses; names are compared as text, never looked up.
+def check_exported_address(env, world):
+    """A list of Problems: what is unlikely about an exported MASTER_ADDR; names are compared as text, never looked up.
 
     Other names and addresses are taken, as sites have aliases. Raises LaunchError for what cannot work.
     """
-    elsewhere, problems = "is on each node another host, and the ranks are on several nodes", []
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        if world.spans_nodes and world.rank == 0 and env.get(name) in ("lo", "=lo"):
-            problems.append(Problem(f"{name}={env[name]} {elsewhere}", f"unset {name}"))
     address = env.get("MASTER_ADDR")
-    if not address:
-        return problems
-    exported, short = f"MASTER_ADDR={address}", address.partition(".")[0]
-    is_here = short == world.node.partition(".")[0]
-    if set(address) - set(ADDRESS_CHARACTERS) or address.count(":") == 1:
-        fault, remedy = "is not one host's name or address", "export it without protocol, port, brackets and quotes"
-        raise LaunchError(f"{exported} {fault}", remedy, rank=world.rank)
-    if world.spans_nodes and short.lower() in LOOPBACKS:
-        remedy = "unset MASTER_ADDR, or export what all nodes can reach"
-        raise LaunchError(f"{exported} {elsewhere}", remedy, rank=world.rank)
+    if not address or world.exported:
+        return []
+    _check_form(address, world)
+    is_here = _short(address) == _short(world.node)
     # `export MASTER_ADDR=$(hostname)` in each task. The first rank of a node is not on that of rank 0, which has this
     # name there, and reports nothing.
     if is_here and world.rank > world.local_rank == 0 and world.first_host not in (None, world.node):
-        fault = f"{exported} is this node, but rank 0 runs on {world.first_host}"
+        fault = f"MASTER_ADDR={address} is this node, but rank 0 runs on {world.first_host}"
         raise LaunchError(fault, "unset MASTER_ADDR, or export the same one for all ranks")
-    if world.rank != 0:
+    if world.rank != 0 or is_here or not is_node_of_job(env, address):
         return []
-    if exists(f"{root}/sys/class/net/{address}"):
-        remedy = "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
-        problems.append(Problem(f"{exported} is the name of a network interface", remedy))
-    elif not is_here and is_node_of_job(env, address):
-        fault = f"{exported} is another node of this job than {world.node}, where rank 0 runs"
-        problems.append(Problem(fault, "unset MASTER_ADDR"))
-    return problems
+    fault = f"MASTER_ADDR={address} is another node of this job than {world.node}, where rank 0 runs"
+    return [Problem(fault, "unset MASTER_ADDR")]
+
+
+def _short(host):
+    """A name up to its first dot."""
+    return host.partition(".")[0]
+
+
+def _check_form(address, world):
+    """Raise LaunchError for a MASTER_ADDR that is no host, or that each node takes for itself."""
+    if set(address) - set(ADDRESS_CHARACTERS) or address.count(":") == 1:
+        remedy = "export it without protocol, port, brackets and quotes"
+        raise LaunchError(f"MASTER_ADDR={address} is not one host's name or address", remedy, rank=world.rank)
+    if world.spans_nodes and _short(address).lower() in LOOPBACKS:
+        fault = f"MASTER_ADDR={address} is on each node another host, and the ranks are on several nodes"
+        raise LaunchError(fault, "unset MASTER_ADDR, or export what all nodes can reach", rank=world.rank)
 
 
 def identify(world, node):
-    """A name for this launch and a number for its port, the same on each of its ranks, without communication.
+    """The Identity of this launch, the same on each of its ranks, without communication.
 
-    Both are None if the ranks share no number. Launches of one cluster's Slurm, of one MPI launcher, or on one node
-    have different names. It is short, without spaces and slashes. An MPI launcher may pass the number of the job to its
-    ranks on the first node only (daemons that ssh started), so the number is not part of its name.
+    Launches of one cluster's Slurm, of one MPI launcher, or on one node have different names, which are short, without
+    spaces and slashes. An MPI launcher may pass the number of the job to its ranks on the first node only (daemons that
+    ssh started), so the number is not part of its name.
     """
     if world.step is not None:
-        return f"{world.job}.{world.step}", step_number(world.job, world.step)
+        return Identity(f"{world.job}.{world.step}", step_number(world.job, world.step))
     if world.launch is not None:
-        return f"mpi{world.launch}", world.launch
-    # the process that started the world on this node
-    number = node.pid if world.size == 1 else None if world.spans_nodes else node.launcher
-    return None if number is None else f"local.{number}", number
+        return Identity(f"mpi{world.launch}", world.launch)
+    number = None
+    if world.size == 1:
+        number = node.pid
+    elif not world.spans_nodes:
+        number = node.launcher  # the mpirun that started all of them
+    if number is None:
+        return Identity(None, None)
+    return Identity(f"local.{number}", number)
 
 
 def step_number(job, step):
@@ -105,48 +144,52 @@ def step_number(job, step):
     return job * STEPS + step
 
 
-def free_port(start):
-    """A port of the same range that is neither in use nor claimed on this node, the first from number `start` on.
+def file_name(world, place):
+    """A name for files of this launch, of letters that every file system has.
 
-    For a world of one process only: other ranks could not compute it.
+    Slurm's job and step; else host and port, which is another one after each restart of torchrun's workers. A job that
+    Slurm requeues keeps its number, and counts its restarts (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
     """
-    from pytorch_launch.claim import is_claimed, is_free
+    name = f"{world.job}.{world.step}"
+    if world.step is None:
+        host = place.address if world.spans_nodes else world.node
+        name = f"{host}.{place.port}"
+    if world.restarts:
+        name = f"{name}-restart{world.restarts}"
+    letters = [letter if letter in NAME_CHARACTERS else "_" for letter in name]
+    return "".join(letters).lstrip(".")[:200]
 
-    for offset in range(SPAN):
-        port = LOWEST_PORT + (start + offset) % SPAN
-        if is_free(port) and not is_claimed(port):
-            return port
-    raise LaunchError(f"no free port from {LOWEST_PORT} to {LOWEST_PORT + SPAN - 1}", "export MASTER_PORT", rank=0)
 
-
-def _address(env, world):
+def _address(world):
     if world.first_host is None:
         fault = f"{world.source} does not report the node of rank 0"
-        raise LaunchError(fault, _on_all_ranks(env, "MASTER_ADDR=<its host>"), rank=world.rank)
+        raise LaunchError(fault, _on_all_ranks(world, "MASTER_ADDR=<its host>"), rank=world.rank)
     # `srun --distribution=arbitrary` and host files put rank 0 on any node, while the node list stays sorted;
     # the other ranks would try to connect to the wrong host for half an hour.
     if world.rank == 0 and world.node_rank != 0:
         fault = f"rank 0 runs on {world.node}, but the first host of {world.source} is {world.first_host}"
-        remedy = _on_all_ranks(env, f"MASTER_ADDR={world.node}") + ", or let rank 0 run on the first host"
+        remedy = _on_all_ranks(world, f"MASTER_ADDR={world.node}") + ", or let rank 0 run on the first host"
         raise LaunchError(fault, remedy, rank=world.rank)
     if world.first_host != THIS_HOST:
         return world.first_host
-    from pytorch_launch.claim import is_local  # imports _socket
+    if not is_local(THIS_HOST) and is_local(THIS_HOST_IPV6):
+        return THIS_HOST_IPV6
+    return THIS_HOST
 
-    # the loopback interface may have no address of IPv4
-    return next(filter(is_local, (THIS_HOST, "::1")), THIS_HOST)
 
-
-def _port(env, world, number):
-    if number is not None and world.size == 1 and world.step is None and world.launch is None:
-        return free_port(number)
-    if number is not None:
-        return LOWEST_PORT + number % SPAN
-    fault, remedy = f"{world.source} passes no number to its ranks for a port", _on_all_ranks(env, "a MASTER_PORT")
-    if not world.spans_nodes:
-        remedy = "export MASTER_PORT before the launch; in a container, omit --pid and --containall"
+def _port(world, node, identity):
+    if world.size == 1:  # a task may start several programs
+        return free_port(node.pid)
+    if world.reserved_port:
+        return world.reserved_port
+    if identity.number is not None:
+        return LOWEST_PORT + identity.number % SPAN
+    fault = f"{world.source} passes no number to its ranks for a port"
+    remedy = "export MASTER_PORT before the launch; in a container, omit --pid and --containall"
+    if world.spans_nodes:
+        remedy = _on_all_ranks(world, "a MASTER_PORT")
     raise LaunchError(fault, remedy, rank=world.rank)
 
 
-def _on_all_ranks(env, variable):
-    return f"export {variable} {launcher_option(env, TO_ALL_RANKS)}"
+def _on_all_ranks(world, variable):
+    return f"export {variable} {world.launcher.to_all_ranks}"

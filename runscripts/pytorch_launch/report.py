@@ -1,34 +1,51 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the commands print: the line of a rank's decisions (PYTORCH_LAUNCH_VERBOSE), shell code, and help."""
 
+from pytorch_launch.plan import THREADS
 from pytorch_launch.topology import cpu_list
 
 # Variables that a user may export to override a decision.
-OVERRIDES = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+OVERRIDES = ("MASTER_ADDR", "MASTER_PORT", THREADS)
 
 
-def line(plan):
-    world, after = plan.world, {**plan.env, **plan.changes}
-    place = plan.place or after  # the changes for torchrun's agent have no rendezvous, and a worker exports its own
-    overridden = [name for name in OVERRIDES if plan.env.get(name) and not world.exported]
-    cpus = f"CPUs {cpu_list(plan.placement.cpus)}{' (bound)' if plan.bind else ''}"
-    return (
-        f"{world.node}: rank {world.rank} of {world.size}, "
-        f"local rank {world.local_rank} of {world.local_size}, node rank {world.node_rank}, "
-        f"master {place.get('MASTER_ADDR')}:{place.get('MASTER_PORT')}, from {world.source}; "
-        f"{device(plan.devices)}; "
-        f"{cpus}, NUMA node {cpu_list(plan.placement.numa) or 'unknown'}, "
-        f"OMP_NUM_THREADS {after.get('OMP_NUM_THREADS', 'not set')}; "
-        f"Python of {plan.python or 'the module'}; "
-        f"caches in {plan.caches or 'their default places'}; "
-        f"exported before: {', '.join(overridden) or 'nothing'}"
-    )
+def line(plan, env):
+    """The decisions for one rank and their sources; `env` is what they were made from."""
+    world, placement = plan.world, plan.placement
+    overridden = [name for name in OVERRIDES if env.get(name) and not world.exported]
+    threads = plan.changes.get(THREADS) or env.get(THREADS)
+    parts = [
+        f"{world.node}: rank {world.rank} of {world.size}, local rank {world.local_rank} of {world.local_size}, "
+        f"node rank {world.node_rank}, master {plan.place.address}:{plan.place.port}, from {world.source}",
+        describe_gpu(plan.devices),
+        f"{_describe_cpus(placement)}, NUMA node {cpu_list(placement.numa) or 'unknown'}, "
+        f"OMP_NUM_THREADS {threads or 'not set'}",
+        f"Python of {plan.python or 'the module'}",
+        f"caches in {_describe_caches(plan.caches)}",
+        f"exported before: {', '.join(overridden) or 'nothing'}",
+    ]
+    return "; ".join(parts)
 
 
-def device(devices):
+def _describe_cpus(placement):
+    cpus = f"CPUs {cpu_list(placement.cpus)}"
+    if placement.bind is not None:
+        cpus += " (bound)"
+    return cpus
+
+
+def _describe_caches(caches):
+    if caches is None or caches.directory is None:
+        return "their default places"
+    return caches.directory
+
+
+def describe_gpu(devices):
+    """The GPU of a rank with its PCI address, if that is known."""
     if devices.index is None:
         return "no GPU"
-    where = devices.gpu.pci if devices.gpu else "PCI address unknown"
+    where = "PCI address unknown"
+    if devices.gpu is not None:
+        where = devices.gpu.pci
     return f"device {devices.index} of {devices.count} {devices.vendor} ({where})"
 
 
@@ -36,8 +53,11 @@ def statements(changes):
     """Lines of a POSIX shell for `source` that set the variables of `changes`, and unset those that are None."""
     lines = []
     for name, value in sorted(changes.items()):
-        quoted = (value or "").replace("'", "'\\''")
-        lines.append(f"unset {name}\n" if value is None else f"export {name}='{quoted}'\n")
+        if value is None:
+            lines.append(f"unset {name}\n")
+        else:
+            quoted = value.replace("'", "'\\''")
+            lines.append(f"export {name}='{quoted}'\n")
     return "".join(lines)
 
 

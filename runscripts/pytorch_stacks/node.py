@@ -17,13 +17,17 @@ from pathlib import Path
 
 from pytorch_launch import LaunchError, read
 from pytorch_launch import process as read_process
+from pytorch_launch.launchers import is_of_mpi, node_name
+from pytorch_launch.launchers.allocation import job_of_rank
+from pytorch_launch.world import LAUNCH_ID
+
+from pytorch_stacks import Rank, Thread
 
 #: py-spy processes at a time; of the processes that a rank started, so many are read.
-WORKERS, CHILDREN = 8, 16
+WORKERS = 8
+CHILDREN = 16
 #: What torchrun has by default in place of a name, and what `torchrun-distributed` gives it without one.
 NO_NAMES = ("", "none", "local")
-#: Variables of ranks that mpirun started.
-OF_MPI = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
 INSTALL = "install it with the module's pip (`pip install py-spy`, with a venv module `pip install --user py-spy`)"
 #: The kernel's setting of who may trace (docs/hangs.md).
 SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
@@ -32,68 +36,83 @@ ALLOW = (
     "conda-python-distributed and without PYTORCH_LAUNCH_TRACEABLE=0"
 )
 
+Selection = namedtuple("Selection", "uid node job step")
+Selection.__doc__ = "Which ranks to find: of a user on a node, and of a job and step if these are not None."
+
 Process = namedtuple("Process", "pid parent started env")
 
 
-def read_node(host, env, uid, seconds, job=None, step=None, root=""):
-    """The ranks of user `uid` on this node, {"node", "ranks"}; `env` has the variables of this process.
-
-    A rank is {"rank", "size", "launch", "step", "node", "pid", "threads", "fault"}; `fault` is why it has no `threads`.
-    The main threads of processes that it started, such as workers of a DataLoader, are among its threads.
-    """
-    node = env.get("SLURMD_NODENAME") or host
+def read_node(selection, seconds, root=""):
+    """The Ranks on this node that `selection` means; `seconds` is the time for the stack of one."""
 
     def describe(found):
-        (pid, _, _, variables), children = found
-        threads, fault = [], None
-        try:
-            threads = read_stacks(pid, variables, seconds)
-        except LaunchError as error:
-            fault = str(error)
-        for child in children[:CHILDREN] if threads else ():
-            try:
-                threads.append({**read_stacks(child, variables, seconds)[0], "name": f"of process {child}"})
-            except (LaunchError, IndexError):  # the permission to trace is not inherited
-                continue
-        launch, rank = _key(variables)
-        if launch.startswith(("127.", "localhost:")):  # another world on each node
-            launch = f"{launch} on {node}"
-        values = {"rank": rank, "size": int(variables["WORLD_SIZE"]), "launch": launch, "node": node, "pid": pid}
-        return {**values, "step": variables.get("SLURM_STEP_ID"), "threads": threads, "fault": fault}
+        return read_rank(*found, selection.node, seconds)
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        return {"node": node, "ranks": list(pool.map(describe, find_ranks(root, uid, node, job, step)))}
+        return list(pool.map(describe, find_ranks(selection, root)))
 
 
-def find_ranks(root, uid, node, job=None, step=None):
-    """The ranks of user `uid` on this node, of a job and step if these are given, as text.
+def read_rank(process, children, node, seconds):
+    """The Rank that is a Process; the main threads of its children, such as workers of a DataLoader, are among its."""
+    threads, fault = [], None
+    try:
+        threads = read_stacks(process.pid, process.env, seconds)
+        threads += read_children(children[:CHILDREN], process.env, seconds)
+    except LaunchError as error:
+        fault = str(error)
+    launch = launch_of(process.env)
+    if launch.startswith(("127.", "localhost:")):  # another world on each node
+        launch = f"{launch} on {node}"
+    return Rank(
+        rank=int(process.env["RANK"]),
+        size=int(process.env["WORLD_SIZE"]),
+        launch=launch,
+        step=job_of_rank(process.env).step,
+        node=node,
+        pid=process.pid,
+        threads=threads,
+        fault=fault,
+    )
 
-    Pairs of a rank's Process, and the numbers of the Pythons that it has started.
-    """
-    found = [_read(place, uid) for place in Path(f"{root}/proc").iterdir() if place.name.isdecimal()]
-    processes = {one.pid: one for one in found if one and _is_of(one.env, node, job, step)}
+
+def read_children(children, env, seconds):
+    threads = []
+    for child in children:
+        try:
+            found = read_stacks(child, env, seconds)
+        except LaunchError:  # the permission to trace is not inherited
+            continue
+        threads += [Thread(f"of process {child}", thread.frames) for thread in found[:1]]
+    return threads
+
+
+def find_ranks(selection, root=""):
+    """Pairs of a rank's Process, and the numbers of the Pythons that it has started."""
+    processes = {}
+    for place in Path(f"{root}/proc").iterdir():
+        process = read_python(place, selection.uid) if place.name.isdecimal() else None
+        if process and is_selected(process.env, selection):
+            processes[process.pid] = process
     ranks, children = {}, {}
     for process in sorted(processes.values(), key=lambda process: process.started):
+        key = launch_of(process.env), int(process.env["RANK"])
         parent = processes.get(process.parent)
-        if parent is not None and _key(parent.env) == _key(process.env):  # it inherited the variables
+        if parent is not None and (launch_of(parent.env), int(parent.env["RANK"])) == key:  # it inherited the variables
             children.setdefault(process.parent, []).append(process.pid)
         else:
-            ranks.setdefault(_key(process.env), process)  # a second program of the same task started later
+            ranks.setdefault(key, process)  # a second program of the same task started later
     return [(process, children.get(process.pid, [])) for _, process in sorted(ranks.items())]
 
 
-def _read(place, uid):
+def read_python(place, uid):
     """The Process with this directory in /proc if it is a Python of user `uid` and a rank, else None."""
     try:
         if place.stat().st_uid != uid:
             return None
         entries = (place / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
         env = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-        if not (env.get("RANK", "").isdecimal() and env.get("WORLD_SIZE", "").isdecimal()):
-            return None
-        program = os.readlink(str(place / "exe")).rpartition("/")[2]
-        is_python = re.match(r"(python|pypy)[\d.]*[a-z]*( \(deleted\))?$", program)
-        if not is_python and "/libpython" not in (place / "maps").read_text(errors="replace"):
+        is_rank = env.get("RANK", "").isdecimal() and env.get("WORLD_SIZE", "").isdecimal()
+        if not is_rank or not is_python(place):
             return None
         # in proc_pid_stat(5), the name in brackets before may have blanks
         fields = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -102,43 +121,30 @@ def _read(place, uid):
     return Process(int(place.name), int(fields[1]), int(fields[19]), env)
 
 
-def _is_of(env, node, job, step):
+def is_python(place):
+    program = os.readlink(str(place / "exe")).rpartition("/")[2]
+    has_name = re.match(r"(python|pypy)[\d.]*[a-z]*( \(deleted\))?$", program)
+    return has_name or "/libpython" in (place / "maps").read_text(errors="replace")
+
+
+def is_selected(env, selection):
+    rank = job_of_rank(env)
     # several nodes of a testbed share one host; MPI's ranks may have the node of their mpirun
-    is_here = env.get("SLURMD_NODENAME", node) == node or any(env.get(name) for name in OF_MPI)
-    return is_here and job in (None, env.get("SLURM_JOB_ID")) and step in (None, env.get("SLURM_STEP_ID"))
+    is_here = rank.node in (None, selection.node) or is_of_mpi(env)
+    return is_here and selection.job in (None, rank.job) and selection.step in (None, rank.step)
 
 
-def _key(env):
-    """A name that all ranks of a launch share, and the rank."""
-    names = (env.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "PYTORCH_LAUNCH_ID"))
-    place = "{}:{}".format(env.get("MASTER_ADDR", "?"), env.get("MASTER_PORT", "?"))
-    return next((name for name in names if name not in NO_NAMES), place), int(env["RANK"])
+def launch_of(env):
+    """A text that all ranks of a launch share."""
+    for name in ("TORCHELASTIC_RUN_ID", LAUNCH_ID):
+        if env.get(name, "") not in NO_NAMES:
+            return env[name]
+    return "{}:{}".format(env.get("MASTER_ADDR", "?"), env.get("MASTER_PORT", "?"))
 
 
 def read_stacks(pid, env, seconds):
-    """The threads of process `pid`, which started with variables `env`: the main thread first.
-
-    A thread is {"name", "frames"}, a frame [function, file, line]; the innermost frame is first. Raises LaunchError.
-    """
-    # the directories of PATH as the rank sees them, then those of this process
-    places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
-    places += [place for place in os.environ.get("PATH", "").split(":") if place]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    fault = "py-spy not found on the PATH of the rank or of its node"
-    for program in filter(None, (shutil.which("py-spy", path=place) for place in places)):
-        command = [program, "dump", "--json", "--pid", str(pid)]
-        try:
-            done = subprocess.run(command, timeout=seconds, check=False, **pipes)
-            break
-        except OSError as error:  # that of an image may not start here
-            fault = f"py-spy cannot be started: {program}: {error.strerror}"
-        except subprocess.TimeoutExpired:
-            if read_process(pid)[1] == "D":
-                fault = "it waits in the kernel for a device or a file system"
-                raise LaunchError(fault, "ask the site to check the node") from None
-            raise LaunchError(f"no stack within {seconds} s: try again with a larger --timeout") from None
-    else:
-        raise LaunchError(fault, INSTALL)
+    """The Threads of process `pid`, which started with variables `env`, the main thread first. Raises LaunchError."""
+    done = run_py_spy(pid, env, seconds)
     errors = done.stderr.decode(errors="replace")
     if done.returncode and ("ermission" in errors or "not permitted" in errors):
         raise LaunchError(f"no permission to trace it (kernel.yama.ptrace_scope={read(SCOPE) or 0})", ALLOW)
@@ -148,5 +154,36 @@ def read_stacks(pid, env, seconds):
     found = json.loads(done.stdout.decode(errors="replace"))
     for thread in sorted(found, key=lambda thread: thread.get("os_thread_id") != pid):
         frames = [[frame["name"], frame["filename"], frame["line"]] for frame in thread["frames"]]
-        threads.append({"name": thread.get("thread_name") or f"thread {thread.get('os_thread_id')}", "frames": frames})
+        threads.append(Thread(thread.get("thread_name") or f"thread {thread.get('os_thread_id')}", frames))
     return threads
+
+
+def run_py_spy(pid, env, seconds):
+    """The completed process of py-spy for process `pid`. Raises LaunchError."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    fault = "py-spy not found on the PATH of the rank or of its node"
+    for program in find_py_spies(pid, env):
+        try:
+            command = [program, "dump", "--json", "--pid", str(pid)]
+            return subprocess.run(command, timeout=seconds, check=False, **pipes)
+        except OSError as error:  # that of an image may not start here
+            fault = f"py-spy cannot be started: {program}: {error.strerror}"
+        except subprocess.TimeoutExpired:
+            if read_process(pid).state == "D":
+                remedy = "ask the site to check the node"
+                raise LaunchError("it waits in the kernel for a device or a file system", remedy) from None
+            raise LaunchError(f"no stack within {seconds} s: try again with a larger --timeout") from None
+    raise LaunchError(fault, INSTALL)
+
+
+def find_py_spies(pid, env):
+    """The paths of py-spy in the directories of PATH as the rank sees them, then in those of this process."""
+    places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
+    places += [place for place in os.environ.get("PATH", "").split(":") if place]
+    found = [shutil.which("py-spy", path=place) for place in places]
+    return [program for program in found if program]
+
+
+def this_node(host, uid, job=None, step=None):
+    """The Selection of the ranks of user `uid` here; `host` is the name of this host."""
+    return Selection(uid, node_name(os.environ, host), job, step)

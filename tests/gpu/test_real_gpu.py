@@ -152,7 +152,7 @@ def test_the_doctor_sees_the_gpus_and_that_torch_computes_with_their_driver(tmp_
     kind = "cuda" if Path("/proc/driver/nvidia/version").exists() else "rocm"
     (easybuild / "PyTorch.eb").write_text(f"easyblock = 'EB_PyTorchVenv'\ngpu = {kind!r}\n")
     done = subprocess.run(
-        [TREE / "runscripts" / "pytorch-doctor", "--only", "gpu,driver", "--json"],
+        [TREE / "runscripts" / "pytorch-doctor", "--only", "gpu", "--json"],
         env={
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -166,4 +166,4 @@ def test_the_doctor_sees_the_gpus_and_that_torch_computes_with_their_driver(tmp_
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["verdict"] for row in json.loads(done.stdout)["checks"]] == ["ok", "ok"]
+    assert [row["verdict"] for row in json.loads(done.stdout)["checks"]] == ["ok"]

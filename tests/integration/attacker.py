@@ -1,11 +1,10 @@
 """What another user of a node can try against packed venvs; run by test_packed.py, prints what succeeds.
 
-Arguments: the user who has the venv, the directory for temporary files, the job on the node, and the kind of attack.
+Arguments: the user who has the venv.
 """
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import signal
 import sys
@@ -16,28 +15,11 @@ NEWNS, NEWUSER = 0x00020000, 0x10000000
 libc = ctypes.CDLL(None)
 
 
-def main(victim, temporary, job, kind):
-    """Attack until killed."""
-    top = Path(temporary, f"pytorch-{victim}")
-    inner = top / job
-    os.umask(0)
-    if kind in ("directory", "rename"):
-        inner.mkdir(parents=True)
-    elif kind == "fifo":
-        os.mkfifo(top)
-    elif kind == "link":
-        top.symlink_to(temporary)
-    elif kind == "mount":
-        offer_mount(os.environ["PYTORCH_PACKED"], os.environ["CONTAINERROOT"])
+def main(victim):
+    """Offer a mount, and attack until killed."""
+    offer_mount(os.environ["PYTORCH_PACKED"], os.environ["CONTAINERROOT"])
     print("ready", flush=True)
-    locked = set()
     while True:
-        for path in (top, inner):
-            with contextlib.suppress(OSError):
-                lock(path, int(victim), locked)
-            if kind == "rename":
-                with contextlib.suppress(OSError):
-                    inner.rename(top / os.urandom(8).hex())
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if process.stat().st_uid == int(victim):
@@ -47,26 +29,15 @@ def main(victim, temporary, job, kind):
 def offer_mount(file, root):
     """Have a mount with the name that the venv's has."""
     sys.path.insert(0, f"{root}/runscripts")
-    from pytorch_packed import end_of_source, mount_name
+    from pytorch_packed import mount_name
 
     name, user = mount_name(file, root), os.getuid()
     libc.unshare(NEWUSER | NEWNS)
     for table, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{user} {user} 1")):
         Path("/proc/self", table).write_text(text)
-    source = file.encode() + end_of_source(name, Path("/proc/self/ns/mnt").stat())[:-1]
-    libc.mount(source, root.encode(), b"tmpfs", 0, None)
+    source = f"{file}@{name}-{Path('/proc/self/ns/mnt').stat().st_ino}"
+    libc.mount(source.encode(), root.encode(), b"tmpfs", 0, None)
     Path(root, ".packed").touch()
-
-
-def lock(path, victim, locked):
-    """Lock a file or directory, and keep the lock."""
-    found = path.lstat()
-    if (found.st_dev, found.st_ino) not in locked:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        locked.add((found.st_dev, found.st_ino))
-        if os.fstat(descriptor).st_uid == victim:
-            print("locked", path, flush=True)
 
 
 def enter(process):

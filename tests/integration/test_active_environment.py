@@ -13,16 +13,20 @@ SHOW = (
     "import importlib.util as u, os, sys; words = ['RAN', sys.prefix, u.find_spec('torch').origin]; "
     "os.write(1, (' '.join(words) + chr(10)).encode())"
 )
-#: How environments become active. `v` and `u` see the module's torch, `plain` has none, `conda` stands for one with its
-#: own.
+#: How environments become active. `v` and `u` see the module's torch, `plain` and `base` have none, `conda` stands for
+#: one with its own.
 ENVIRONMENTS = {
-    "none": "",
+    "none": ":",
     "venv": "source v/bin/activate",
     "uv": "source u/bin/activate",
     "path": "export PATH=$PWD/v/bin:$PATH",  # as LUMI's and CSCS's lines do
     "plain": "source plain/bin/activate",
-    "conda": "export PATH=$PWD/conda/bin:$PATH CONDA_PREFIX=$PWD/conda",
+    "base": "export PATH=$PWD/base/bin:$PATH CONDA_PREFIX=$PWD/base CONDA_DEFAULT_ENV=base",
+    "conda": "export PATH=$PWD/conda/bin:$PATH CONDA_PREFIX=$PWD/conda CONDA_DEFAULT_ENV=own",
 }
+#: The environment that runs; others run the module's.
+PREFIXES = {"venv": "v", "path": "v", "uv": "u"}
+NO_TORCH = " is active and has no torch"
 RANKS = "srun -N2 -n2 --export=ALL"
 COMMANDS = {
     "conda-python-distributed": f'{RANKS} conda-python-distributed -c "$SHOW"',
@@ -57,41 +61,51 @@ def test_every_command_runs_the_active_environment(testbed, module, work, reques
     python -m venv --without-pip plain
     cp {shutil.which("uv") or pytest.skip("no uv: ./run-tests installs it")} uv
     {enter} ./uv --no-cache venv -q --system-site-packages u
-    mkdir -p conda/conda-meta conda/bin conda/lib/python3.11/site-packages/torch
-    printf '#!/bin/sh\\necho RAN conda conda $RANK $WORLD_SIZE\\n' >conda/bin/python
-    chmod +x conda/bin/python"""
-    commands = {**COMMANDS, **(IN_IMAGE if enter else {})}
-    # each agent imports torch; that of "conda" is a stand-in, which starts no workers
-    torchrun = ENVIRONMENTS.keys() - {"conda"} if request.config.getoption("--thorough") else {"venv"}
-    lines = [
-        f"echo '## {active} ## {command}'; ({setting or ':'}; {line.replace('%s', enter)}) 2>&1 || true"
-        for active, setting in ENVIRONMENTS.items()
-        for command, line in commands.items()
-        if not (command == "activated in the image" and active != "none")
-        and not (command.startswith("torchrun") and active not in torchrun)
-    ]
-    output = testbed.run("\n".join([prepare, *lines]), cwd=work)
-    cells, faults = {}, []
+    mkdir -p {{conda,base}}/{{conda-meta,bin}} conda/lib/python3.11/site-packages/torch base/condabin
+    printf '#!/bin/sh\\necho RAN conda conda\\n' | tee conda/bin/python >base/bin/python
+    chmod +x conda/bin/python base/bin/python"""
+    output = testbed.run("\n".join([prepare, *lines(enter, request)]), cwd=work)
+    cells = {}
     for part in f"\n{output}".split("\n## ")[1:]:
         heading, _, text = part.partition("\n")
-        active, _, command = heading.partition(" ## ")
-        cells[active, command] = text
+        cells[tuple(heading.split(" ## "))] = text
     modules = where(cells["none", "conda-python-distributed"])
     assert modules[1].endswith("/torch/__init__.py")
-    for (active, command), text in cells.items():
-        ran = [where(line) for line in text.splitlines() if "RAN " in line]
-        expected = modules
-        if active in ("venv", "path", "uv") or command == "activated in the image":
-            expected = [str(work / ("u" if active == "uv" else "v")), modules[1]]
-        elif active == "conda":
-            expected = ["conda", "conda"]
-        ranks = 1 if command == "conda-python-simple" else 2
-        if ran != [expected] * ranks:
-            faults.append((active, command, text))
-        if active == "plain" and "plain is active and has no torch: using the module's Python" not in text:
-            faults.append((active, command, "no warning"))
-        print(f"{active:6} {command:26} {ran[0][0] if ran else text}")
+    faults = [(cell, text) for cell, text in cells.items() if not is_right(cell, text, modules, work)]
     assert not faults, faults
+
+
+def lines(enter, request):
+    """The lines that run each command in each environment, with a heading each; `enter` enters the image."""
+    commands = {**COMMANDS, **(IN_IMAGE if enter else {})}
+    # each agent imports torch; that of "conda" is a stand-in, which starts no workers
+    with_torchrun = ENVIRONMENTS.keys() - {"conda"} if request.config.getoption("--thorough") else {"venv"}
+    found = []
+    for active, setting in ENVIRONMENTS.items():
+        for command, line in commands.items():
+            is_left_out = command == "activated in the image" and active != "none"
+            if not is_left_out and (active in with_torchrun or not command.startswith("torchrun")):
+                line = line.replace("%s", enter)
+                found.append(f"echo '## {active} ## {command}'; ({setting}; {line}) 2>&1 || true")
+    return found
+
+
+def is_right(cell, text, modules, work):
+    """Whether a command ran the Python that it should in an environment, or none, with the message."""
+    active, command = cell
+    ran = [where(line) for line in text.splitlines() if "RAN " in line]
+    print(f"{active:6} {command:26} {ran[0][0] if ran else text}")
+    if active == "plain":
+        return ran == [] and f"{NO_TORCH}. Run `deactivate`" in text
+    expected = modules
+    if command == "activated in the image":
+        expected = [str(work / "v"), modules[1]]
+    elif active in PREFIXES:
+        expected = [str(work / PREFIXES[active]), modules[1]]
+    elif active == "conda":
+        expected = ["conda", "conda"]
+    ranks = 1 if command == "conda-python-simple" else 2
+    return ran == [expected] * ranks and (active == "base") == (f"{NO_TORCH}: using the module's" in text)
 
 
 def where(line):

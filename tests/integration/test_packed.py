@@ -111,15 +111,14 @@ def test_the_ranks_of_a_node_share_one_mount_at_the_installations_own_path(shell
     ranks = {(int(line[0]), line[1], line[2]) for line in lines(done)}
     assert ranks == {(rank, "True", str(installation.file)) for rank in range(16)}
     assert len({line[-1] for line in lines(done)}) == 2, done.stderr
-    assert len(re.findall("packed venv: .* mounted by", done.stderr)) == 2
+    assert len(re.findall("packed venv .* mounted at", done.stderr)) == 2
 
 
 def test_other_commands_of_the_module_run_from_the_packed_file_too(shell, installation):
     done = shell("""python probe.py; conda-python-simple probe.py; bash -c 'source <(ddp-env) && python probe.py'
-TMPDIR=/absent python probe.py  # without a lock
 PYTORCH_LAUNCH_PACKED=0 python probe.py
 PYTORCH_LAUNCH_PACKED=no python probe.py""")
-    assert [line[1] for line in lines(done)] == ["True"] * 4 + ["False"] * 2
+    assert [line[1] for line in lines(done)] == ["True"] * 3 + ["False"] * 2
     (message,) = re.findall("packed venv not mounted: .*", done.stderr)
     assert message.startswith("packed venv not mounted: PYTORCH_LAUNCH_PACKED=no. Using the unpacked files in ")
 
@@ -170,19 +169,6 @@ salloc --quiet -N1 -n2 bash steps.sh""")
     assert one[-1] != three[-1]
 
 
-def test_different_files_in_one_step_have_mounts_of_their_own(shell, installation, work):
-    other = work / "other.squashfs"
-    shutil.copy(installation.file, other)
-    done = shell(f"""cat > ranks.sh <<'END'
-[ $SLURM_PROCID = 0 ] || export PYTORCH_PACKED={other}
-exec conda-python-distributed waiting.py go
-END
-srun -N1 -n2 --overcommit -o out.%t bash ranks.sh & {RANKS_RUN.format(count=2)}touch go; wait; cat out*""")
-    first, second = lines(done)
-    assert first[1:3] == ["True", str(installation.file)]
-    assert second[1:3] == ["True", str(other)]
-
-
 def test_a_mount_whose_server_was_killed_is_not_shared(shell):
     done = shell(f"""cat > ranks.sh <<'END'
 conda-python-distributed waiting.py go > out1 & {RANKS_RUN.format(count=1)}
@@ -212,7 +198,7 @@ def test_a_mount_that_hangs_is_given_up_after_a_limit(shell, installation, witho
     finally:
         program.write_text(text)
     assert done.stdout.split() in (["False"] * 2, ["FalseFalse"])  # of two processes
-    assert done.stderr.count("python: packed venv not mounted: not done after 1 s. Using the unpacked files in") == 2
+    assert done.stderr.count("python: packed venv not mounted: no answer within 1 s. Using the unpacked files in") == 2
 
 
 @pytest.mark.parametrize(
@@ -220,11 +206,15 @@ def test_a_mount_that_hangs_is_given_up_after_a_limit(shell, installation, witho
     [
         ("", "squashfuse not found on PATH or in Apptainer"),
         ("mount -t tmpfs none /proc", "No such file or directory"),
-        ("mount --bind /dev/null /dev/fuse", "mount: Invalid argument"),
-        ("export PYTORCH_PACKED=/absent/venv.squashfs", "No such file or directory: '/absent/venv.squashfs'"),
+        ("mount --bind /dev/null /dev/fuse", "mount: .*wrong fs type"),
+        ("export PYTORCH_PACKED=/absent/venv.squashfs", "squashfuse_ll cannot read /absent/venv.squashfs"),
         ("PYTORCH_PACKED=$CONTAINERROOT/venv/pyvenv.cfg", "squashfuse_ll cannot read"),
+        (
+            "(echo exit 1; cat $(type -P unshare)) >unshare; chmod +x unshare; PATH=$PWD:$PATH",
+            "no answer",
+        ),  # as of RHEL 8
     ],
-    ids=["squashfuse", "proc", "fuse", "file", "not-squashfs"],
+    ids=["squashfuse", "proc", "fuse", "file", "not-squashfs", "unshare"],
 )
 def test_what_cannot_be_mounted_is_used_unpacked(shell, installation, without_squashfuse, prevent, reason):
     path = f"{installation.root}/bin:{installation.root}/venv/bin:"
@@ -236,29 +226,28 @@ PATH={path} exec python -c "import os, sys; print(os.path.exists(sys.prefix + \\
     assert re.fullmatch(message, done.stderr.strip())
 
 
-#: Starts two processes of a user in one step while another user attacks, for each argument; prints how long it takes.
+#: Starts two processes of a user in one step while another user attacks, so many times; prints how long it takes.
 UNDER_ATTACK = """set -e
 [ -e fuse ] || { mknod fuse c 10 229 && chmod 666 fuse; }
 mount --bind fuse /dev/fuse
 as_user() { local id=$1; shift; exec setpriv --reuid=$id --regid=$id --clear-groups --inh-caps=-all "$@"; }
-export TMPDIR=$PWD/shared SLURM_JOB_ID=77 SLURM_STEP_ID=0 SLURMD_NODENAME=nid001001
+export SLURM_JOB_ID=77 SLURM_STEP_ID=0 SLURMD_NODENAME=nid001001
 trap 'kill $attacker 2>/dev/null || :' EXIT
-for kind; do
-    victim=65533
-    [ $kind != mount ] || victim=0 # who could enter
-    rm -rf attack shared && mkdir -m 1777 shared
-    (as_user 65532 python3 attacker.py $victim $TMPDIR 77-nid001001 $kind > attack) & attacker=$!
-    until grep -qs ready attack; do kill -0 $attacker || exit 3; sleep 0.01; done
+for ((i = 0; i <= $1; i++)); do
+    if [ $i = 1 ]; then # the first time is without an attack
+        (as_user 65532 python3 attacker.py 65533 > attack) & attacker=$!
+        until grep -qs ready attack; do kill -0 $attacker || exit 3; sleep 0.01; done
+    fi
     start=${EPOCHREALTIME/./}
-    (as_user $victim timeout 30 python probe.py) & first=$!
-    (as_user $victim timeout 30 python probe.py) & wait $first $! || echo "failed: $?"
+    (export SLURM_LOCALID=0; as_user 65533 timeout 30 python probe.py) & first=$!
+    (export SLURM_LOCALID=1; as_user 65533 timeout 30 python probe.py) & wait $first $! || echo "failed: $?"
     echo took $(((${EPOCHREALTIME/./} - start) / 1000)) ms
-    kill $attacker; wait $attacker || true; grep -v ready attack || true
 done
+kill $attacker; wait $attacker || true; grep -v ready attack || true
 """
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(9, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.thorough)])
 def test_another_user_can_neither_delay_nor_enter_a_mount(shell, installation, count):
     with tempfile.TemporaryDirectory(dir=installation.root.parent) as directory:
         place = Path(directory)
@@ -267,14 +256,12 @@ def test_another_user_can_neither_delay_nor_enter_a_mount(shell, installation, c
         for name, text in (("attacker.py", Path(__file__).with_name("attacker.py").read_text()), ("probe.py", PROBE)):
             (place / name).write_text(text)
             (place / name).chmod(0o644)
-        run = f"cd {place} && unshare --mount bash under_attack.sh"
-        first = shell(f"{run} locks")
-        assert first.returncode != 3, f"the attacker has ended: {first.stderr}"
-        if os.geteuid() != 0 or not any(line[1] == "True" for line in lines(first)):
-            pytest.skip("only root can start processes of two users, who need /dev/fuse and a squashfuse they can read")
-        done = shell(f"{run} {'locks directory rename fifo link mount ' * count}")
+        done = shell(f"cd {place} && unshare --mount bash under_attack.sh {count}")
+        assert done.returncode != 3, f"the attacker has ended: {done.stderr}"
+    if os.geteuid() != 0 or not any(line[1] == "True" for line in lines(done)):
+        pytest.skip("only root can start processes of two users, who need /dev/fuse and a squashfuse they can read")
     times = [int(text) for text in re.findall(r"^took (\d+) ms$", done.stdout, re.MULTILINE)]
-    expected = (6 * count, 12 * count, 18 * count, "")
+    expected = (count + 1, 2 * count + 2, 3 * count + 3, "")
     assert (len(times), len(lines(done)), done.stdout.count("\n"), done.stderr) == expected, done.stdout
     assert all(line[1:3] == ["True", str(installation.file)] for line in lines(done))
-    assert max(times) < 5000
+    assert sorted(times)[-2] < 5000 + 2 * times[0]  # one may be the machine's

@@ -83,6 +83,48 @@ def test_a_node_that_slurm_reports_as_down_is_replaced(testbed, cluster, venv, w
     assert session.output().count("a rank has begun") == 4
 
 
+#: Hangs once, after a checkpoint: rank 1 does not come to a collective, or all ranks sleep; or it writes no lines.
+SILENT = """
+import os, sys, threading, time
+begun = threading.Event()
+def write():  # while torch is imported
+    while not begun.wait(0.5):
+        os.write(2, b'.')
+threading.Thread(target=write, daemon=True).start()
+import torch, torch.distributed as dist
+dist.init_process_group('gloo')
+begun.set()
+rank, kind = dist.get_rank(), sys.argv[1]
+is_first = not os.path.exists(f'{kind}.checkpoint')
+dist.barrier()
+for second in range(6 if kind == 'writes' else 0):
+    os.write(2, b'.')
+    time.sleep(5)
+if rank == 0:
+    open(f'{kind}.checkpoint', 'w').close()
+if is_first and (kind == 'sleeps' or kind == 'collective' and rank == 1):
+    time.sleep(3600)
+dist.all_reduce(torch.ones(1))
+os.write(1, b'complete ')
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "stacks", "runs"),
+    [("collective", "in all_reduce at silent.py:", 2), ("sleeps", "in <module> at silent.py:", 2), ("writes", "", 1)],
+)
+def test_a_step_that_is_silent_is_ended_with_its_stacks_and_continues_from_its_checkpoint(
+    testbed, venv, work, kind, stacks, runs
+):
+    (work / "silent.py").write_text(SILENT)
+    line = f"pytorch-run --silent 20s --no-preflight -- srun -N2 -n2 conda-python-distributed silent.py {kind}"
+    done = testbed.run_unchecked(f"module load {venv}\nsalloc --no-kill -N2 -n2 {line}", cwd=work)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["complete"] * 2
+    assert done.stderr.count("pytorch-run: run ") == runs
+    assert stacks in done.stderr
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("first", "second", "epochs"),

@@ -1,16 +1,17 @@
 """Packed venvs and staging on the nodes of a cluster, each with a disk of its own; the installations have no torch."""
 
+import hashlib
 import os
-import random
 import re
 import shutil
 import subprocess
 import sys
 
 import pytest
+from failing_nodes import kill_slurmd_and_report, own_cluster, slurmd
 from optional_packages import need
 from small_installation import PROBE, SmallInstallation
-from waiting import left_after
+from waiting import left_after, wait_for
 
 from testbed.layout import NODES
 
@@ -53,9 +54,8 @@ def job(testbed, installation, disk, work):
     return run
 
 
-def test_the_ranks_of_all_steps_mount_the_copy_which_is_removed_when_the_shell_exits(job, installation, disk):
+def test_the_ranks_of_all_steps_mount_the_copy_which_is_removed_with_the_job(job, installation, disk):
     output, errors = job("""set -euo pipefail
-trap 'echo mine; squeue --steps --noheader --format=%j' EXIT
 source <(pytorch-stage)
 echo $PYTORCH_PACKED
 srun -n4 conda-python-distributed probe.py; srun -n1 -N1 conda-python-distributed probe.py
@@ -64,8 +64,8 @@ srun -N2 -n2 stat -c %a "${PYTORCH_PACKED%/*}" """)
     assert re.fullmatch(rf"{disk}/pytorch-stage-[0-9a-f]{{32}}/venv.squashfs", path)
     ranks = sorted(line.rpartition(" ")[0] for line in others[:5])
     assert ranks == [f"{rank} True {path}" for rank in (0, 0, 1, 2, 3)]
-    assert others[5:8] == ["700", "700", "mine"]
-    assert re.search(r"venv\.squashfs \(0\.0\d GB\) copied to 2 nodes in [\d.]+ s: ", errors)
+    assert others[5:] == ["700", "700"]
+    assert "venv.squashfs copied to 2 nodes: " in errors
 
 
 def test_a_printed_copy_is_removed_with_the_job(job, work, disk):
@@ -75,14 +75,22 @@ def test_a_printed_copy_is_removed_with_the_job(job, work, disk):
     assert output.count("/pytorch-stage-") == 2
 
 
-@pytest.mark.parametrize("end", ["scancel $SLURM_JOB_ID", "kill -KILL $$", "kill -TERM $$"])
-def test_a_job_that_is_killed_leaves_no_file_and_no_process(testbed, installation, disk, work, end):
+@pytest.mark.parametrize(
+    ("end", "limit"),
+    [
+        ("scancel $SLURM_JOB_ID", ""),
+        ("kill -KILL $$", ""),
+        ("kill -TERM $$", ""),
+        pytest.param("true", "--time=1", marks=pytest.mark.thorough),  # a minute
+    ],
+)
+def test_a_job_that_is_killed_leaves_no_file_and_no_process(testbed, installation, disk, work, end, limit):
     (work / "job.sh").write_text(f"""#!/bin/bash
 {installation.load}export PYTORCH_LAUNCH_STAGE_DIR={disk}
 source <(pytorch-stage) && echo staged
 {end} &
-srun -N2 -n2 sleep 60""")  # bash can wait for it after a SIGTERM, if the signal comes while bash forks
-    number = testbed.run("sbatch --parsable --wait -N2 -n4 -o out job.sh || :", cwd=work).strip()
+srun -N2 -n2 sleep 100""")  # bash can wait for it after a SIGTERM, if the signal comes while bash forks
+    number = testbed.run(f"sbatch --parsable --wait -N2 -n4 {limit} -o out job.sh || :", cwd=work).strip()
     assert "staged" in (work / "out").read_text()
     assert left_soon(testbed) == []
     left = subprocess.run(["pgrep", "--full", f"{installation.root}/|--jobid={number}"], check=False)
@@ -98,7 +106,7 @@ def test_an_sbcast_that_fails_is_an_error(job, work, installation):
 source <(pytorch-stage) || echo "status $?"; echo $PYTORCH_PACKED
 srun -N2 -n2 ls -A $PYTORCH_LAUNCH_STAGE_DIR""")
     assert output.splitlines() == ["status 1", str(installation.file)]
-    assert "sbcast: error: broken, or the disk is full. Set PYTORCH_LAUNCH_STAGE_DIR" in errors
+    assert "sbcast: error: broken\npytorch-stage: the copy failed. Set PYTORCH_LAUNCH_STAGE_DIR" in errors
 
 
 #: Fills the disk of a node as soon as a copy begins.
@@ -117,32 +125,43 @@ srun --overlap -n2 -N2 bash filler.sh & sleep 1
 source <(pytorch-stage) || echo "status $?"
 wait; srun -n2 -N2 bash -c 'ls {small_disk}; rm {small_disk}/other'; echo $PYTORCH_PACKED""")
     assert output.splitlines() == ["status 1", "other", "other", str(installation.file)]
-    assert re.search(r"pytorch-stage: sbcast: error: .*nid00100\d.*, or the disk is full\. Set PYTORCH_LAUNCH", errors)
+    assert re.search(r"sbcast: error: .*nid00100\d(.*\n)+pytorch-stage: the copy failed\. Set PYTORCH_LAUNCH", errors)
 
 
-def test_a_launch_names_ten_files_of_the_installation_before_it_runs_from_the_packed_one(job, installation):
+def test_a_launch_makes_few_calls_to_the_installation_before_it_runs_from_the_packed_one(job, installation):
     need("strace")
     output, _ = job("""trace() { exec strace -f -qq -e trace=%file,mount,setns -o trace-$1-$SLURM_PROCID "${@:2}"; }
 export -f trace
 srun -n4 bash -c 'trace packed conda-python-distributed -c pass'
 source <(pytorch-stage)
 srun -n4 bash -c 'trace staged conda-python-distributed -c pass'
-for trace in trace-*; do sed '/setns(/,$d' $trace | grep -v execve | grep -c '"'$CONTAINERROOT/; done""")
+for trace in trace-*; do sed '/nsenter/,$d' $trace | grep -v execve | grep -c '"'$CONTAINERROOT/; done""")
     counts = [int(line) for line in output.splitlines()]
     assert len(counts) == 8
-    assert max(counts) <= 10
+    assert sorted(counts)[3] <= 40  # half of the ranks mount
+    assert max(counts) <= 70
 
 
-def test_another_launcher_starts_the_processes_that_copy_the_file(job):
-    # Slurm starts the processes of this mpirun beside those of the other one
-    mpirun = f"env SLURM_OVERLAP=1 {need('openmpi-bin')} --allow-run-as-root --map-by ppr:1:node --bind-to none"
-    output, errors = job(
-        f"""source <(pytorch-stage -- {mpirun})
-{mpirun} conda-python-distributed probe.py""",
-        nodes=3,
-    )
-    assert len(re.findall(r"^\d True .*/pytorch-stage-\w+/venv.squashfs ", output, re.MULTILINE)) == 3, errors
-    assert "copied to 3 nodes" in errors
+def test_a_node_that_fails_ends_nothing_on_the_others(work, installation):
+    """The others keep their copies until the job ends."""
+    with own_cluster(work / "cluster", slurmd_timeout=300) as cluster:
+        if os.readlink(f"/proc/{slurmd(cluster, 'nid001001')}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+            pytest.skip("this machine denies namespaces, by which a node's processes are found")
+        disk = cluster.cluster / "disk"
+        script = f"""export SLURM_CONF={cluster.slurm_conf}
+{installation.load}export PYTORCH_LAUNCH_STAGE_DIR={disk}
+source <(pytorch-stage); touch staged
+until [ -e failed ]; do sleep 0.1; done
+srun --overlap -N1 -n1 -w nid001001 sha256sum $PYTORCH_PACKED"""
+        (work / "job.sh").write_text(script)
+        command = f"export SLURM_CONF={cluster.slurm_conf}; exec salloc --quiet --no-kill -N2 -n2 bash job.sh"
+        with subprocess.Popen(["bash", "-c", command], cwd=work, stdout=subprocess.PIPE, text=True) as job:
+            wait_for(lambda: (work / "staged").exists() or job.poll() is not None)
+            kill_slurmd_and_report(cluster, "nid001002")
+            (work / "failed").touch()
+            output = job.communicate(timeout=300)[0]
+        assert output.split()[0] == hashlib.sha256(installation.file.read_bytes()).hexdigest()
+        assert left_after(60, lambda: (cluster.cluster / "disks" / "nid001001").glob("*")) == []
 
 
 @pytest.mark.thorough  # copies 700 MB
@@ -160,33 +179,6 @@ module unload PyTorch; echo "SIF=$SIF"
     assert first == second == path.rpartition("/")[2]
     assert path.startswith(f"{disk}/pytorch-stage-")
     assert others == [path, path, "SIF="]
-
-
-#: Kills one process of the command after some seconds; prints what was killed.
-KILLER = """
-killer() { sleep $1
-  pids=()
-  for pid in $(pgrep -f "pytorch_command.py pytorch-stage|^(sbcast|srun) .*--jobid="); do
-    tr '\\0' '\\n' 2>/dev/null </proc/$pid/environ | grep -qx SLURM_JOB_ID=$SLURM_JOB_ID && pids+=($pid)
-  done
-  (( ${#pids[@]} )) && victim=${pids[$2 % ${#pids[@]}]} && kill -KILL $victim && echo "killed one of ${#pids[@]}"; }
-"""
-
-
-@pytest.mark.parametrize("count", [2, pytest.param(20, marks=pytest.mark.thorough)])
-def test_a_kill_at_any_moment_leaves_no_file_and_the_file_in_use_is_whole(testbed, job, installation, disk, count):
-    choose = random.Random(count)  # noqa: S311  (moments)
-    for _ in range(count):
-        seconds, number = choose.uniform(0, 2), choose.randrange(100)
-        output, errors = job(f"""{KILLER}
-killer {seconds:.2f} {number} &
-source <(pytorch-stage); echo "status $?"
-wait %1
-srun -n2 -N2 conda-python-distributed probe.py""")
-        found = f"{seconds} {number}\n{output}\n{errors}"
-        expected = rf"^\d True {disk}/" if "status 0" in output else rf"^\d True {installation.file} "
-        assert len(re.findall(expected, output, re.MULTILINE)) == 2, found
-        assert left_soon(testbed) == [], found
 
 
 #: Another user, who reads command lines and directories, creates what is created there, and enters what there is.
@@ -240,6 +232,8 @@ done"""
                 done = testbed.run_unchecked(f"{as_user.format(65534)} salloc --quiet -N2 -n2 bash job.sh", cwd=work)
             finally:
                 attacker.kill()
+        # the copies are removed after the job
+        left_after(60, lambda: [made for path in disks for made in path.iterdir() if made.stat().st_uid == 65534])
     finally:
         for path, mode in zip(disks, modes):
             path.chmod(mode)
@@ -250,6 +244,6 @@ done"""
     times = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("took")]
     print(sorted(times), (work / "attack.log").read_text(), done.stderr)
     assert len(times) == count, done.stderr
-    assert sorted(times)[-2] < 5000 + sorted(times)[count // 2]  # one may be the machine's: an attack delays most
+    assert sorted(times)[-2] < 5000 + 2 * sorted(times)[count // 2]  # one may be the machine's: an attack delays most
     assert len({line.split()[0] for line in done.stdout.splitlines() if "/pytorch-stage-" in line}) == 1
     assert log == []

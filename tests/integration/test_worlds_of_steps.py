@@ -9,6 +9,9 @@ from optional_packages import need
 
 from testbed.packages import find_optional
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "runscripts"))
+from pytorch_launch.launchers import inherited  # noqa: E402
+
 pytestmark = pytest.mark.testbed
 
 RUNSCRIPTS = Path(__file__).parents[2] / "runscripts"
@@ -133,6 +136,99 @@ def test_a_shell_that_alone_is_left_of_its_step_starts_no_rank(testbed, show, wo
     assert sum(text.startswith(("0/2 0/2 0 nid001001 ", "1/2 1/2 0 nid001001 ")) for text in lines) == (
         4 if mpirun != "echo" else 2
     ), lines
+
+
+@pytest.mark.parametrize(("package", "one_on_each"), [("openmpi-bin", "--map-by ppr:1:node"), ("mpich", "-ppn 1")])
+def test_mpirun_in_a_shell_of_several_nodes_overlaps_its_step(testbed, show, work, package, one_on_each):
+    """Without SLURM_OVERLAP=1, mpirun's own step waits for the shell to end (docs/launch.md)."""
+    (work / "typed").write_text(f"SLURM_OVERLAP=1 {need(package)} {one_on_each} -np 2 {show} </dev/null\nexit 0\n")
+    line = f"srun -N2 -n2 -w {A},{B} --pty bash --norc -i {work}/typed"
+    shown = testbed.run_unchecked(f"{sys.executable} -c 'import pty, sys; pty.spawn(sys.argv[1:])' {line}").stdout
+    assert sorted(re.findall(r"[01]/2 0/1 [01] nid", shown)) == ["0/2 0/1 0 nid", "1/2 0/1 1 nid"], shown
+
+
+def test_a_job_that_is_submitted_as_the_remedy_says_has_its_own_world_and_variables(testbed, show, work):
+    submit = SUBMIT.format(work=work, options="--export=NONE -N2 -n2")
+    line = "export SLURM_EXPORT_ENV=ALL; unset ${!SLURM_CPU_BIND*}"
+    steps = f"export PATH={RUNSCRIPTS}:$PATH\nsrun {show}\n"
+    (work / "script").write_text(f"#!/bin/bash\n{line}\n{steps}")
+    assert line in inherited.SUBMIT
+    testbed.run(f"srun -N2 -n2 bash -c '[ $SLURM_PROCID = 0 ] || {submit}'")
+    assert (work / "err").read_text() == ""
+    assert sorted(line[:4] for line in (work / "out").read_text().splitlines()) == ["0/2 ", "1/2 "]
+
+
+def test_a_task_may_start_several_programs_and_a_server_has_a_step_of_its_own(testbed, show):
+    twice = f"srun -n1 -w {A} bash -c '{show} & {show} & wait'"
+    assert testbed.run(twice).splitlines() == [f"0/1 0/1 0 {A} {A} {A}"] * 2
+    port = f'eval "$({RUNSCRIPTS}/conda-python-distributed --dry-run)"; echo $MASTER_PORT'
+    ports = testbed.run(f"srun -n1 bash -c '({port}) & ({port}) & wait'").split()
+    assert len(set(ports)) == 2
+    server = f"salloc --quiet -N2 -n3 bash -c 'srun --overlap -n1 sleep 1 & srun --overlap -N2 -n2 {show}; wait'"
+    assert sorted(line[:4] for line in testbed.run(server).splitlines()) == ["0/2 ", "1/2 "]
+
+
+def test_the_lines_of_the_readme_give_ranks_what_the_launcher_does(testbed, work):
+    text = (RUNSCRIPTS / "README.md").read_text().split("```bash\n")[1].split("```")[0]
+    (work / "rank").write_text(text)
+    (work / "rank").chmod(0o755)
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"]
+    (work / "show.py").write_text(f"import os; print(*[os.environ[name] for name in {names}])")
+    launchers = (f"{work}/rank", f"{RUNSCRIPTS}/conda-python-distributed")
+    job = f"PATH={Path(sys.executable).parent}:$PATH salloc --quiet -N2 -n3 -w {A},{B} srun"
+    by_hand, by_launcher = (sorted(testbed.run(f"{job} {each} {work}/show.py").splitlines()) for each in launchers)
+    assert by_hand == by_launcher
+    assert len(by_hand) == 3
+
+
+#: Two ranks tell each other the launch that they are of.
+MEETING = """
+import os, socket, sys, time
+launch, port, end = sys.argv[1], int(os.environ["MASTER_PORT"]), time.monotonic() + 8
+time.sleep(1)
+while True:
+    try:
+        if os.environ["RANK"] == "0":
+            with socket.create_server(("", port)) as server:
+                server.settimeout(8)
+                other = server.accept()[0]
+        else:
+            other = socket.create_connection(("127.0.0.1", port), 8)
+        break
+    except ConnectionRefusedError:
+        if time.monotonic() > end:
+            raise
+        time.sleep(0.1)
+other.sendall(launch.encode())
+print(launch, "met", other.recv(1).decode(), flush=True)
+"""
+#: Two launches of one user with one exported port, of which one has a late rank.
+PAIR = """export MASTER_PORT={port} SLURM_KILL_BAD_EXIT={kill}
+for launch in a b; do
+    ({launcher} bash -c '
+        rank=${{OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}
+        [ "$0 $rank" != "{late}" ] || sleep 3
+        exec {runscripts}/conda-python-distributed {work}/meet.py $0' $launch; echo "$launch status $?") &
+done
+wait"""
+
+
+@pytest.mark.parametrize("pairs", [4, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("launcher", ["srun -N2 -n2 -w nid001001,nid001002", "openmpi-bin"])
+def test_two_launches_with_one_port_never_meet_and_succeed(testbed, work, launcher, pairs):
+    (work / "meet.py").write_text(MEETING)
+    if launcher == "openmpi-bin":
+        launcher = f"{need(launcher)} --oversubscribe -np 2"
+    for number in range(pairs):
+        values = {"launcher": launcher, "runscripts": RUNSCRIPTS, "work": work, "port": 21000 + number}
+        late = f"{'ab'[number % 2]} {number // 2 % 2}"
+        output = testbed.run_unchecked(PAIR.format(late=late, kill=number % 2, **values)).stdout
+        statuses = dict(re.findall(r"^([ab]) status (\d+)$", output, re.MULTILINE))
+        assert sorted(statuses) == ["a", "b"], output
+        succeeded = [launch for launch in statuses if statuses[launch] == "0"]
+        assert len(succeeded) <= 1, output
+        for launch in succeeded:
+            assert re.findall(rf"^{launch} met (.)$", output, re.MULTILINE) == [launch] * 2, output
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class InstallRecipe(rfm.RunOnlyRegressionTest):
             "module use $PWD/installed/modules/all",
             f"module load {extras['module']}",
             'echo "module in $EBROOTPYTORCH"',
-            "pytorch-doctor --only module,image,torch,caches",
+            "pytorch-doctor --only module,torch,disk",
         ]
 
     @sanity_function

@@ -12,7 +12,23 @@ import pytest
 TREE = Path(__file__).resolve().parents[3]
 
 #: What the commands call, except for stand-ins: they see no other program.
-PROGRAMS = ("bash", "cp", "cut", "du", "flock", "kill", "ln", "mkdir", "mv", "nproc", "rm", "tar", "touch")
+PROGRAMS = (
+    "bash",
+    "chmod",
+    "cp",
+    "cut",
+    "du",
+    "flock",
+    "kill",
+    "ln",
+    "mkdir",
+    "mktemp",
+    "mv",
+    "nproc",
+    "rm",
+    "tar",
+    "touch",
+)
 
 MKSQUASHFS = """#!/bin/bash
 [[ $1 = -* ]] || tar -cf "$2" -C "$1" .

@@ -186,7 +186,8 @@ NO_DIRECTORY = "cannot write to /{}/kernels/pytorch-1.0-cpu ({}). Export another
         ("", {"JUPYTER_DATA_DIR": "/dev/null"}, NO_DIRECTORY.format("dev/null", "Not a directory")),
         ("", {"HOME": ""}, "HOME is not set. Export it, or JUPYTER_DATA_DIR"),
         ("--nmae x", {}, "unknown arguments '--nmae x': the options are --name NAME, --load MODULE, --remove and --h"),
-        ("--remove --name", {}, "unknown arguments '--name'"),
+        ("--remove --name", {}, "--name needs a value"),
+        ("--load", {}, "--load needs a value"),
         ("--name ../x", {}, "invalid kernel name '../x'"),
         ("--remove", {}, "no such kernel: "),
         # messages of several paragraphs are one line

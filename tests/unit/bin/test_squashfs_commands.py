@@ -1,11 +1,12 @@
 """make-squashfs and unmake-squashfs: nothing is lost, wherever they end; on stand-ins for mksquashfs and the image."""
 
 import fcntl
+import os
 import tarfile
+from pathlib import Path
 
 import pytest
 
-COMMANDS = ("make-squashfs", "unmake-squashfs")
 #: In place of a program: kills the command that calls it with everything that it started.
 KILL = "#!/bin/bash\nPATH=${{PATH#*:}}\n{}\nkill -9 0\n"
 
@@ -60,9 +61,9 @@ def test_what_this_shell_still_mounts_is_not_cleaned_before_the_module_is_loaded
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.thorough), "after"])
 @pytest.mark.parametrize(
     ("command", "program"),
-    [("make-squashfs", name) for name in ("rm", "mkdir", "mksquashfs", "singularity", "sync", "mv")]
-    + [("unmake-squashfs", name) for name in ("rm", "mkdir", "singularity", "touch", "sync", "mv")]
-    + [("make-squashfs --clean", name) for name in ("rm", "mkdir", "singularity", "mv")],
+    [("make-squashfs", name) for name in ("rm", "mktemp", "mksquashfs", "singularity", "sync", "mv")]
+    + [("unmake-squashfs", name) for name in ("rm", "mktemp", "singularity", "touch", "sync", "mv")]
+    + [("make-squashfs --clean", name) for name in ("rm", "mktemp", "singularity", "mv")],
 )
 def test_a_kill_at_any_moment_loses_nothing_and_the_next_call_works(installation, command, program, moment):
     files = installation.in_use()
@@ -78,20 +79,6 @@ def test_a_kill_at_any_moment_loses_nothing_and_the_next_call_works(installation
     assert again.returncode == 0 or any(text in again.stderr for text in finished), again.stderr
     assert installation.in_use() == files
     assert installation.left() == ({"1.0.squashfs"} if "--clean" in command else {"1.0", "1.0.squashfs"})
-
-
-def test_a_kill_while_the_file_is_deleted_that_was_unpacked_keeps_the_directory_in_use(installation):
-    pack(installation)
-    assert installation.run("unmake-squashfs").returncode == 0
-    (installation.directory / "venv" / "new.py").write_text("value = 3\n")
-    files = installation.in_use()
-    delete = 'rm "$@"; [[ $* = *.squashfs* ]] || exit 0'
-    installation.program("rm", KILL.format(delete), installation.failing)
-    assert installation.run("make-squashfs", "--clean").returncode == -9
-    assert installation.in_use() == files
-    (installation.failing / "rm").unlink()
-    pack(installation)
-    assert installation.in_use() == files
 
 
 def test_only_one_process_packs_also_if_only_the_command_of_the_first_was_killed(installation):
@@ -140,10 +127,10 @@ def test_without_mksquashfs_on_the_host_that_of_the_image_is_taken(installation)
         ("unmake-squashfs --clean", {}, "unknown arguments '--clean'"),
         ("unmake-squashfs", {}, "not packed"),
         ("make-squashfs --clean", {}, "nothing to clean"),
-        *((command, {"APPTAINER_CONTAINER": "/image.sif"}, "Leave the container") for command in COMMANDS),
-        *((command, {"SINGULARITY_CONTAINER": "/image.sif"}, "Leave the container") for command in COMMANDS),
-        *((command, {"EBROOTPYTORCH": "/elsewhere"}, "Load its module") for command in COMMANDS),
-        *((command, {"SIFPYTORCH": "/elsewhere.sif"}, "Load its module") for command in COMMANDS),
+        ("unmake-squashfs", {"APPTAINER_CONTAINER": "/image.sif"}, "Leave the container"),
+        ("make-squashfs", {"SINGULARITY_CONTAINER": "/image.sif"}, "Leave the container"),
+        ("make-squashfs", {"EBROOTPYTORCH": "/elsewhere"}, "Load its module"),
+        ("make-squashfs", {"SIFPYTORCH": "/elsewhere.sif"}, "Load its module"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(installation, command, variables, message):
@@ -161,6 +148,19 @@ def test_any_environment_is_packed_beside_it_and_the_line_to_use_is_printed(inst
     with tarfile.open(f"{environment}.sqsh") as packed:
         assert packed.extractfile("./bin/tool").read() == b"a tool"
     assert {path.name for path in tmp_path.iterdir() if "my env" in path.name} == {"my env", "my env.sqsh"}
+
+
+@pytest.mark.parametrize("name", [".env.work", ".env.lock"])
+@pytest.mark.parametrize("create", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("precious")])
+def test_names_that_another_user_created_beside_the_directory_are_not_used(installation, tmp_path, name, create):
+    public = tmp_path / "public"
+    (public / "env").mkdir(parents=True)
+    (public / "precious").write_text("content")
+    public.chmod(0o777)
+    create(public / name)
+    assert installation.run("make-squashfs", public / "env").returncode == 0
+    assert (public / "precious").read_text() == "content"
+    assert {path.name for path in public.iterdir()} == {"env", "env.sqsh", "precious", name}
 
 
 def test_a_directory_that_changed_after_packing_is_never_deleted_nor_overwritten(installation):

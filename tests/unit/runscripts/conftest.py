@@ -32,9 +32,9 @@ def compiled(tmp_path_factory):
 
 
 @pytest.fixture
-def packed(compiled, tmp_path):
+def installed(compiled, tmp_path):
     """The runscripts of that installation, for tests that change them."""
-    return shutil.copytree(compiled, tmp_path / "packed", symlinks=True) / "runscripts"
+    return shutil.copytree(compiled, tmp_path / "installed", symlinks=True) / "runscripts"
 
 
 @pytest.fixture
@@ -63,7 +63,6 @@ def node_fixture(name, make):
 lumi = node_fixture("lumi", node_trees.lumi_g)
 frontier = node_fixture("frontier", node_trees.frontier)
 perlmutter = node_fixture("perlmutter", node_trees.perlmutter)
-aurora = node_fixture("aurora", node_trees.aurora)
 dgx = node_fixture("dgx", node_trees.dgx_a100)
 gh200 = node_fixture("gh200", node_trees.gh200)
 virtual_machine = node_fixture("virtual_machine", node_trees.virtual_machine)

@@ -6,7 +6,6 @@ LUMI-G      LUMI user guide, "Distribution and binding options" (NUMA nodes of t
             reserved), LUMI training materials, "Process and Thread Distribution and Binding" (PCI addresses)
 Frontier    Frontier User Guide, "Low-noise Mode Layout"; README of OLCF's hello_jobstep (PCI addresses)
 Perlmutter  NERSC, "Perlmutter Architecture"; `nvidia-smi topo -m` there: GPU 0 to 3 on NUMA nodes 3 to 0
-Aurora      ALCF, "Running Jobs on Aurora" (masks of 12 ranks, buses of the GPUs, `numactl -H`)
 DGX A100    `nvidia-smi topo -m` there: NUMA nodes 3, 3, 1, 1, 7, 7, 5, 5, and `nvidia-smi` for the PCI addresses
 Alps        CSCS, "NCCL" (PCI addresses) and "Slurm" (cores; GPU i at NUMA node i);
             https://github.com/NVIDIA/mlperf-common/pull/16 (36 NUMA nodes, 8 of each GPU)
@@ -30,42 +29,12 @@ DGX_A100 = gpus_at("07 0f 47 4e 87 90 b7 bd", "3 3 1 1 7 7 5 5")
 GH200 = {f"00{number}9:01:00.0": number for number in range(4)}
 MI300A = {f"000{number}:02:00.0": number for number in range(4)}
 
-#: Two sockets with the same buses in two PCI domains, each GPU of two tiles.
-AURORA = {f"000{socket}:{bus}:00.0": socket for socket in (0, 1) for bus in ("18", "42", "6c")}
-
-# ALCF: --cpu-bind=list for 12 ranks, one for each tile, and for 6 ranks, one for each GPU; first threads of cores
-AURORA_TILES = "1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100"
-AURORA_GPUS = "1-16:17-32:33-48:53-68:69-84:85-100"
-
 # LUMI user guide: the masks of ranks 0 to 7 for the GPUs in their order
 LUMI_G_MASKS = "0xfe000000000000,0xfe00000000000000,0xfe0000,0xfe000000,0xfe,0xfe00,0xfe00000000,0xfe0000000000"
 
 # On LUMI-G and Frontier jobs have all cores but the first of each L3 cache of eight.
 JOB_CORES = {core for core in range(64) if core % 8}
 JOB_THREADS = JOB_CORES | {core + 64 for core in JOB_CORES}
-
-
-def aurora(directory):
-    """Two Xeon Max with 52 cores and a NUMA node without CPUs each, 6 GPUs Max 1550, driver i915."""
-    root = node(directory, cores=104, numa_nodes=2, sockets=2)
-    for number in (2, 3):
-        write(directory / f"sys/devices/system/node/node{number}/cpulist", "")
-    for number, distances in enumerate(("10 21 13 23", "21 10 23 13", "13 23 10 23", "23 13 23 10")):
-        write(directory / f"sys/devices/system/node/node{number}/distance", distances)
-    for card, (pci, numa_node) in enumerate(AURORA.items()):
-        write_intel_gpu(directory, pci, numa_node, "i915", [f"drm/card{card}/gt/gt0", f"drm/card{card}/gt/gt1"])
-    return root
-
-
-def write_intel_gpu(directory, pci, numa_node, driver, parts, pci_class="0x038000"):
-    """One of Intel's GPUs, with a directory for each of its `parts`."""
-    (directory / "dev/dri").mkdir(parents=True, exist_ok=True)
-    (directory / f"sys/bus/pci/drivers/{driver}/{pci}").mkdir(parents=True)
-    device = directory / f"sys/bus/pci/devices/{pci}"
-    write(device / "numa_node", str(numa_node))
-    write(device / "class", pci_class)
-    for part in parts:
-        (device / part).mkdir(parents=True)
 
 
 def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, memory_nodes=0, vendor=None, gpus=None, partitions=1):

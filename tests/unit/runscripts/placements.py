@@ -1,17 +1,37 @@
 """The cores of all ranks of a node, and Slurm's variables that decide them."""
 
-from types import SimpleNamespace
+from pytorch_launch import cores, devices
+from pytorch_launch.launchers import SLURM
+from pytorch_launch.topology import cpu_list, read_node
+from pytorch_launch.world import World
 
-from pytorch_launch import cores
-from pytorch_launch.devices import Devices, choose_devices
-from pytorch_launch.topology import Node, cpu_list
+
+def world(rank=0, size=1, **fields):
+    """The World of a rank of `size`, all on this node."""
+    fields.update(rank=rank, size=size, local_rank=rank, local_size=size, node_rank=0, launcher=SLURM)
+    return World(node="nid001001", first_host="nid001001", source="Slurm step 7.0", **fields)
 
 
-def choose_cores(root, allowed, rank, size, job_cpus, cpus_per_task, devices, *, masks=None, launcher=None, node=None):
-    """The Placement of a rank that no torchrun started; `launcher` is the mask of mpirun."""
-    fields = {"local_rank": rank, "local_size": size, "node_cpus": job_cpus, "cpus_per_task": cpus_per_task}
-    world = SimpleNamespace(**fields, masks=masks, exported=False, unbound=False)
-    return cores.choose_cores(node or Node(root, allowed=set(allowed), launcher_cpus=launcher), world, devices)
+def step_gpus(env):
+    """The World's fields with what Slurm reports about GPUs in `env`."""
+    numbers, count = env.get("SLURM_STEP_GPUS"), env.get("SLURM_GPUS_ON_NODE")
+    return {
+        "step_gpus": [int(number) for number in numbers.split(",")] if numbers else None,
+        "node_gpus": int(count) if count else None,
+        "exported": "TORCHELASTIC_RUN_ID" in env,
+    }
+
+
+def choose_devices(env, root, rank, size, **fields):
+    """The Devices of a rank with environment `env` on the node at `root`."""
+    return devices.choose_devices(env, read_node(root), world(rank, size, **{**step_gpus(env), **fields}))
+
+
+def choose_cores(root, allowed, rank, size, job_cpus, cpus_per_task, chosen, *, launcher=None, **fields):
+    """The Placement of a rank with Devices that no torchrun started; `launcher` is the mask of mpirun."""
+    node = read_node(root, allowed=set(allowed))._replace(launcher_cpus=launcher)
+    fields.update(node_cpus=job_cpus, cpus_per_task=cpus_per_task)
+    return cores.choose_cores(node, world(rank, size, **fields), chosen)
 
 
 def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, gpus=True):
@@ -19,13 +39,15 @@ def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, 
 
     `env` may be a function of the local rank; without `gpus` there are none.
     """
+    node = read_node(root, allowed=set(allowed))
     placements = []
     for rank in range(size):
         variables = env(rank) if callable(env) else env or {}
-        devices = choose_devices(variables, Node(root), rank, size) if gpus else Devices()
-        placements.append(
-            choose_cores(root, set(allowed), rank, size, job_cpus or len(allowed), cpus_per_task, devices),
+        of_rank = world(
+            rank, size, node_cpus=job_cpus or len(allowed), cpus_per_task=cpus_per_task, **step_gpus(variables)
         )
+        chosen = devices.choose_devices(variables, node, of_rank) if gpus else devices.NO_DEVICES
+        placements.append(cores.choose_cores(node, of_rank, chosen))
     return placements
 
 

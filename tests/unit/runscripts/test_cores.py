@@ -7,10 +7,11 @@ from pathlib import Path
 import node_trees
 import pytest
 from node_trees import JOB_CORES, JOB_THREADS, LUMI_G_MASKS
-from placements import binds, choose_cores, placed, told
-from pytorch_launch import topology
-from pytorch_launch.devices import Devices, choose_devices
+from placements import binds, choose_cores, choose_devices, placed, told
+from pytorch_launch.devices import NO_DEVICES
 from pytorch_launch.topology import cpu_list, parse_cpu_list
+from tables import name, table
+from variables import variables
 
 
 def one_gpu_each(rank):
@@ -20,10 +21,6 @@ def one_gpu_each(rank):
 
 def one_of_four(rank):
     return told(str(rank), on_node=4)
-
-
-def two_gpus_each(rank):
-    return told(f"{2 * rank},{2 * rank + 1}")
 
 
 def disjoint(sets):
@@ -108,7 +105,7 @@ def in_a_cgroup(root, rank, count):
     for path in others:
         path.rename(path.with_name("hidden"))
     env = {**told(str(rank), on_node=count), "ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
-    devices = choose_devices(env, topology.Node(root), rank, count)
+    devices = choose_devices(env, root, rank, count)
     placement = choose_cores(root, set(range(192)), rank, count, 192, None, devices)
     for path in others:
         path.with_name("hidden").rename(path)
@@ -117,53 +114,73 @@ def in_a_cgroup(root, rank, count):
 
 # Shares
 
-OF_DGX = "32-39,48-55 40-47,56-63 0-7,16-23 8-15,24-31 96-103,112-119 104-111,120-127 64-71,80-87 72-79,88-95"
-OF_PERLMUTTER = "48-63,112-127 32-47,96-111 16-31,80-95 0-15,64-79"
-REVERSED = " ".join(reversed(OF_PERLMUTTER.split()))
-ON_ONE_GPU = "48-55,112-119 32-39,96-103 16-31,80-95 0-15,64-79 56-63,120-127 40-47,104-111"
-ON_DGX = "0-7,16-23,32-39,64-71,96-103 8-15,24-31,40-47,72-79,104-111"
-ONE_CORE_EACH = "49,113 57,121 17,81 25,89 1,65 9,73 33,97"
-SHARES = [
-    # LUMI-G before 2023, where jobs had all cores but the first
-    ("lumi", range(1, 64), 8, {}, "48-55 56-63 16-23 24-31 1-7 8-15 32-39 40-47", [8, 8, 8, 8, 7, 8, 8, 8]),
-    # the NUMA node of the GPU, in the user's order
-    ("perlmutter", range(128), 4, {}, OF_PERLMUTTER, [16] * 4),
-    ("perlmutter", range(128), 4, {"env": {"CUDA_VISIBLE_DEVICES": "3,2,1,0"}}, REVERSED, None),
-    # NUMA nodes without a GPU lend their cores, the nearest is on the same socket, and those of other GPUs keep theirs
-    ("dgx", range(128), 8, {}, OF_DGX, [16] * 8),
-    ("dgx", range(128), 2, {"env": {"CUDA_VISIBLE_DEVICES": "2,6"}}, "0-47 64-111", None),
-    ("dgx", range(128), 2, {"env": {"CUDA_VISIBLE_DEVICES": "2,3"}}, ON_DGX, None),
-    ("gh200", range(288), 2, {"env": {"CUDA_VISIBLE_DEVICES": "1,3"}}, "72-143 216-287", None),
-    # far from the GPUs, or without a core near each, ranks share in order; so without GPUs, or where nothing is known
-    ("perlmutter", range(16), 2, {}, "0-7 8-15", None),
-    ("perlmutter", [0, 1, 2, 3, 16, 32], 4, {}, "0 1-2 3 16,32", None),
-    ("virtual_machine", range(8), 2, {}, "0-3 4-7", None),
-    ("laptop", range(8), 2, {}, "0-1,4-5 2-3,6-7", None),
-    ("laptop", range(8), 3, {}, "0,4 1,5 2-3,6-7", [1, 1, 2]),
-    ("dgx", range(256), 3, {"gpus": False}, "0-41,128-169 42-84,170-212 85-127,213-255", None),
-    # one core near two GPUs
-    ("lumi", {49, 113, 57, 121, 17, 81, 25, 89, 1, 65, 9, 73, 33, 97}, 7, {}, ONE_CORE_EACH, None),
-    # ranks on one GPU, and a rank with several of its own
-    ("perlmutter", range(128), 6, {}, ON_ONE_GPU, None),
-    ("lumi", JOB_CORES, 4, {"env": two_gpus_each}, "49-55,57-63 17-23,25-31 1-7,9-15 33-39,41-47", None),
-    # the CPUs that there are belong to all, also if Slurm is told of more: several nodes on one machine
-    ("laptop", range(8), 2, {"job_cpus": 64}, "0-1,4-5 2-3,6-7", None),
-    # two ranks that share four cores, and two that have four each, differ in what they asked for
-    ("laptop", range(4), 2, {"job_cpus": 8, "cpus_per_task": 2}, "0-1 2-3", None),
-    ("laptop", range(4), 2, {"job_cpus": 8, "cpus_per_task": 4}, "None None", None),
-    ("laptop", range(4), 2, {"job_cpus": 8}, "None None", None),
-    # what was asked for is not exceeded
-    ("lumi", JOB_CORES, 8, {"cpus_per_task": 4}, "49-55 57-63 17-23 25-31 1-7 9-15 33-39 41-47", [4] * 8),
-    # a rank whose GPU is not known is not bound
-    ("dgx", range(256), 4, {"env": {"CUDA_VISIBLE_DEVICES": "MIG-1"}}, "None None None None", [32] * 4),
-]
+#: Where no CPUs of the job are given, it has those that are allowed.
+SHARES = """
+node       | allowed | ranks | environment             | job | per task | binding | threads
+# LUMI-G before 2023, where jobs had all cores but the first
+lumi       | 1-63    | 8 |                             |    |   | 48-55 56-63 16-23 24-31 1-7 8-15 32-39 40-47 | 8 8 8 8 7 8 8 8
+# the NUMA node of the GPU, in the user's order
+perlmutter | 0-127   | 4 |                             |    |   | 48-63,112-127 32-47,96-111 16-31,80-95 0-15,64-79 | 16 16 16 16
+perlmutter | 0-127   | 4 | CUDA_VISIBLE_DEVICES=3,2,1,0 |   |   | 0-15,64-79 16-31,80-95 32-47,96-111 48-63,112-127 |
+# NUMA nodes without a GPU lend their cores, the nearest is on the same socket, and those of other GPUs keep theirs
+dgx        | 0-127   | 8 |                             |    |   | {dgx} | 16 16 16 16 16 16 16 16
+dgx        | 0-127   | 2 | CUDA_VISIBLE_DEVICES=2,6    |    |   | 0-47 64-111 |
+dgx        | 0-127   | 2 | CUDA_VISIBLE_DEVICES=2,3    |    |   | 0-7,16-23,32-39,64-71,96-103 8-15,24-31,40-47,72-79,104-111 |
+gh200      | 0-287   | 2 | CUDA_VISIBLE_DEVICES=1,3    |    |   | 72-143 216-287 |
+# far from the GPUs, or without a core near each, ranks share in order; so where nothing is known, or without GPUs
+perlmutter | 0-15    | 2 |                             |    |   | 0-7 8-15 |
+perlmutter | 0-3,16,32 | 4 |                           |    |   | 0 1-2 3 16,32 |
+virtual_machine | 0-7 | 2 |                            |    |   | 0-3 4-7 |
+laptop     | 0-7     | 2 |                             |    |   | 0-1,4-5 2-3,6-7 |
+laptop     | 0-7     | 3 |                             |    |   | 0,4 1,5 2-3,6-7 | 1 1 2
+# one core near two GPUs
+lumi       | 49,113,57,121,17,81,25,89,1,65,9,73,33,97 | 7 | |  |  | 49,113 57,121 17,81 25,89 1,65 9,73 33,97 |
+# ranks on one GPU
+perlmutter | 0-127   | 6 |                             |    |   | {on_one_gpu} |
+# the CPUs that there are belong to all, also if Slurm is told of more: several nodes on one machine
+laptop     | 0-7     | 2 |                             | 64 |   | 0-1,4-5 2-3,6-7 |
+# two ranks that share four cores, and two that have four each, differ in what they asked for
+laptop     | 0-3     | 2 |                             | 8  | 2 | 0-1 2-3 |
+laptop     | 0-3     | 2 |                             | 8  | 4 | None None |
+laptop     | 0-3     | 2 |                             | 8  |   | None None |
+# what was asked for is not exceeded
+lumi       | {job}   | 8 |                             |    | 4 | {lumi} | 4 4 4 4 4 4 4 4
+# a rank whose GPU is not known is not bound
+dgx        | 0-255   | 4 | CUDA_VISIBLE_DEVICES=MIG-1  |    |   | None None None None | 32 32 32 32
+"""  # noqa: E501
+LISTS = {
+    "dgx": "32-39,48-55 40-47,56-63 0-7,16-23 8-15,24-31 96-103,112-119 104-111,120-127 64-71,80-87 72-79,88-95",
+    "lumi": "49-55 57-63 17-23 25-31 1-7 9-15 33-39 41-47",
+    "on_one_gpu": "48-55,112-119 32-39,96-103 16-31,80-95 0-15,64-79 56-63,120-127 40-47,104-111",
+    "job": cpu_list(JOB_CORES),
+}
 
 
-@pytest.mark.parametrize(("name", "allowed", "size", "options", "binding", "threads"), SHARES)
-def test_ranks_share_the_cores_near_their_gpus(request, name, allowed, size, options, binding, threads):
-    placements = placed(request.getfixturevalue(name), allowed, size, **options)
-    assert [str(each) for each in binds(placements)] == binding.split()
-    assert threads in (None, [placement.threads for placement in placements])
+def number(text):
+    """A number, None for an empty text."""
+    return int(text) if text else None
+
+
+@pytest.mark.parametrize("row", table(SHARES), ids=name)
+def test_ranks_share_the_cores_near_their_gpus(request, row):
+    allowed = parse_cpu_list(row["allowed"].format(**LISTS))
+    placements = placed(
+        request.getfixturevalue(row["node"]),
+        allowed,
+        int(row["ranks"]),
+        env=variables(row["environment"]),
+        job_cpus=number(row["job"]),
+        cpus_per_task=number(row["per task"]),
+    )
+    assert [str(each) for each in binds(placements)] == row["binding"].format(**LISTS).split()
+    threads = [str(placement.threads) for placement in placements]
+    assert row["threads"].split() in ([], threads)
+
+
+def test_ranks_without_gpus_share_all_cores_and_one_with_two_gpus_has_the_cores_of_both(dgx, lumi):
+    assert binds(placed(dgx, range(256), 3, gpus=False)) == ["0-41,128-169", "42-84,170-212", "85-127,213-255"]
+    shares = ["49-55,57-63", "17-23,25-31", "1-7,9-15", "33-39,41-47"]
+    assert binds(placed(lumi, JOB_CORES, 4, env=lambda rank: told(f"{2 * rank},{2 * rank + 1}"))) == shares
 
 
 def test_a_lender_prefers_who_got_fewest(tmp_path):
@@ -242,35 +259,70 @@ def test_shares_are_disjoint_complete_and_fair_on_nodes_of_any_shape(tmp_path):
 
 # Masks that stay
 
-BOTH_THREADS = [*range(1, 8), *range(65, 72)]
-KEPT = [
-    # masks of a rank's own: seven of 56 CPUs, where Slurm may count both threads of each core or one
-    ("lumi", range(1, 8), 8, {"job_cpus": 56}, 7),
-    ("lumi", range(1, 8), 8, {"job_cpus": 112, "cpus_per_task": 7}, 7),
-    ("lumi", BOTH_THREADS, 8, {"job_cpus": 112}, 7),
-    ("lumi", BOTH_THREADS, 8, {"job_cpus": 56, "cpus_per_task": 7}, 7),
-    ("lumi", BOTH_THREADS, 8, {"job_cpus": 112, "cpus_per_task": 14}, 7),
-    ("lumi", [3], 8, {"job_cpus": 8}, 1),
-    ("lumi", [3], 8, {"job_cpus": 56}, 1),
-    ("lumi", range(32), 2, {"job_cpus": 64}, 32),
-    ("lumi", range(32), 2, {"job_cpus": 64, "cpus_per_task": 32}, 32),
-    # masks that some ranks share: four bound to each socket; wider than the job, without cgroups
-    ("dgx", [*range(64), *range(128, 192)], 8, {"job_cpus": 256}, 16),
-    ("dgx", range(128), 4, {"job_cpus": 64}, 16),
-    ("dgx", range(256), 4, {"job_cpus": 64}, 8),
-    ("dgx", range(256), 1, {"job_cpus": 64}, 32),
-    ("dgx", range(4), 4, {"job_cpus": 2}, 1),
-    # a rank alone
-    ("lumi", JOB_THREADS, 1, {}, 56),
-    ("lumi", JOB_THREADS, 1, {"job_cpus": 56, "cpus_per_task": 56}, 56),
-]
+KEPT = """
+node | allowed       | ranks | job | per task | threads
+# masks of a rank's own: seven of 56 CPUs, where Slurm may count both threads of each core or one
+lumi | 1-7           | 8 | 56  |    | 7
+lumi | 1-7           | 8 | 112 | 7  | 7
+lumi | 1-7,65-71     | 8 | 112 |    | 7
+lumi | 1-7,65-71     | 8 | 56  | 7  | 7
+lumi | 1-7,65-71     | 8 | 112 | 14 | 7
+lumi | 3             | 8 | 8   |    | 1
+lumi | 3             | 8 | 56  |    | 1
+lumi | 0-31          | 2 | 64  |    | 32
+lumi | 0-31          | 2 | 64  | 32 | 32
+# masks that some ranks share: four bound to each socket; wider than the job, without cgroups
+dgx  | 0-63,128-191  | 8 | 256 |    | 16
+dgx  | 0-127         | 4 | 64  |    | 16
+dgx  | 0-255         | 4 | 64  |    | 8
+dgx  | 0-255         | 1 | 64  |    | 32
+dgx  | 0-3           | 4 | 2   |    | 1
+# a rank alone
+lumi | {job},{threads} | 1 |   |    | 56
+lumi | {job},{threads} | 1 | 56 | 56 | 56
+"""
 
 
-@pytest.mark.parametrize(("name", "allowed", "size", "options", "threads"), KEPT)
-def test_a_mask_that_not_all_ranks_have_stays_and_its_cores_are_divided(request, name, allowed, size, options, threads):
-    for placement in placed(request.getfixturevalue(name), allowed, size, **options):
-        assert (placement.bind, placement.cpus) == (None, set(allowed))
-        assert (placement.threads, placement.warnings) == (threads, [])
+@pytest.mark.parametrize("row", table(KEPT), ids=name)
+def test_a_mask_that_not_all_ranks_have_stays_and_its_cores_are_divided(request, row):
+    text = row["allowed"].format(job=cpu_list(JOB_CORES), threads=cpu_list(JOB_THREADS - JOB_CORES))
+    allowed, job_cpus, per_task = parse_cpu_list(text), number(row["job"]), number(row["per task"])
+    root = request.getfixturevalue(row["node"])
+    for placement in placed(root, allowed, int(row["ranks"]), job_cpus=job_cpus, cpus_per_task=per_task):
+        assert (placement.bind, placement.cpus) == (None, allowed)
+        assert (placement.threads, placement.warnings) == (int(row["threads"]), [])
+
+
+#: What mpirun chose for the first of some ranks, its own CPUs, and the end of the fault.
+UNASKED = """
+node       | mask      | ranks | of mpirun | fault
+# Open MPI 4 and 5: one core for one or two ranks, otherwise a NUMA node or a socket each
+laptop     | 0,4       | 1     | 0-7       | binds this rank to CPUs 0,4, one core
+laptop     | 0,4       | 2     | 0-7       | binds this rank to CPUs 0,4, one core
+lumi       | 0,64      | 1     | 0-127     | binds this rank to CPUs 0,64, and its GPU is near CPUs 48-63,112-127
+lumi       | 0-15,64-79 | 4    | 0-127     | and its GPU is near CPUs 48-63,112-127
+dgx        | 0-63,128-191 | 2  | 0-255     |
+gh200      | 0-71      | 4     | 0-287     |
+gh200      | 0         | 4     | 0-287     | binds this rank to CPUs 0, one core
+# there are no more, or no GPU is near any CPU
+laptop     | 0,4       | 4     | 0-7       |
+laptop     | 0,4       | 1     | 0,4       |
+virtual_machine | 0-3  | 2     | 0-7       |
+"""
+
+
+@pytest.mark.parametrize("row", table(UNASKED), ids=name)
+def test_a_mask_that_mpirun_chose_by_itself_is_kept_and_worth_a_warning(request, row):
+    root, size = request.getfixturevalue(row["node"]), int(row["ranks"])
+    devices = choose_devices({}, root, 0, size)
+    masks = {"allowed": parse_cpu_list(row["mask"]), "launcher": parse_cpu_list(row["of mpirun"])}
+    ranks = {"rank": 0, "size": size, "job_cpus": None, "cpus_per_task": None, "chosen": devices}
+    placement = choose_cores(root, **masks, **ranks, binds_by_default=True)
+    assert (placement.bind, placement.cpus) == (None, masks["allowed"])
+    texts = [str(problem) for problem in placement.warnings]
+    assert len(texts) == bool(row["fault"])
+    assert not texts or f"{row['fault']}. Give each rank more" in texts[0]
+    assert choose_cores(root, **masks, **ranks).warnings == []  # the user asked for it
 
 
 @pytest.mark.parametrize("job_cpus", [1, 2])
@@ -280,22 +332,22 @@ def test_ranks_crowded_on_one_core_are_told_the_remedy(lumi, job_cpus):
     assert binds(placements) == ["1,65"] * 8
     for placement in placements:
         (warning,) = map(str, placement.warnings)
-        assert placement.threads == 1 and warning.startswith("8 ranks share 1 core on this node, CPUs 1,65,")
-        assert warning.endswith("take turns on them. Start at most 1 rank per node, or request more cores for the job")
+        assert placement.threads == 1 and warning.startswith("8 ranks share the cores of CPUs 1,65 on this node,")
+        assert warning.endswith("take turns on them. Start fewer ranks per node, or request more cores for the job")
 
 
 def test_more_ranks_than_cores_take_turns(laptop, dgx):
     placements = placed(laptop, range(4), 6)
     assert binds(placements) == ["0", "1", "2", "3", "0", "1"]
-    assert "6 ranks share 4 cores" in str(placements[0].warnings[0])
+    assert "6 ranks share the cores of CPUs 0-3" in str(placements[0].warnings[0])
     (placement, *_) = placed(dgx, range(2), 8, job_cpus=6)
     assert (placement.bind, placement.threads) == (None, 1)
-    assert "3 ranks share 2 cores" in str(placement.warnings[0])
+    assert "3 ranks share the cores of CPUs 0-1" in str(placement.warnings[0])
 
 
 def of_step(root, masks, rank, allowed, job_cpus=8):
     """The Placement of a task of a Slurm step with --cpu-bind=map_cpu or mask_cpu."""
-    return choose_cores(root, allowed, rank, len(masks), job_cpus, None, Devices(), masks=masks)
+    return choose_cores(root, allowed, rank, len(masks), job_cpus, None, NO_DEVICES, masks=masks)
 
 
 def test_masks_of_a_step_that_overlap_are_kept_or_warned_of(laptop):
@@ -303,7 +355,7 @@ def test_masks_of_a_step_that_overlap_are_kept_or_warned_of(laptop):
         placement = of_step(laptop, [{0}, {0}], rank, {0})
         assert (placement.cpus, placement.threads) == ({0}, 1)
         (warning,) = map(str, placement.warnings)
-        assert warning == "2 ranks share 1 core on this node, CPUs 0, and take turns on them. Give each rank more"
+        assert warning == "2 ranks share the cores of CPUs 0 on this node, and take turns on them. Give each rank more"
     masks = [{0, 1}, {0}]  # srun --cpu-bind=mask_cpu:0x3,0x1, where the first is as wide as a job of two CPUs
     for rank, allowed in enumerate(masks):
         placement = of_step(laptop, masks, rank, allowed, job_cpus=2)
@@ -315,7 +367,7 @@ def test_masks_of_a_step_that_overlap_are_kept_or_warned_of(laptop):
 
 
 def without_slurm(root, allowed, rank, size, launcher=None):
-    return choose_cores(root, allowed, rank, size, None, None, Devices(), launcher=launcher)
+    return choose_cores(root, allowed, rank, size, None, None, NO_DEVICES, launcher=launcher)
 
 
 def test_without_slurm_all_cpus_are_the_jobs_or_those_of_mpirun(laptop):
@@ -324,7 +376,7 @@ def test_without_slurm_all_cpus_are_the_jobs_or_those_of_mpirun(laptop):
     assert without_slurm(laptop, {0}, 0, 2).bind is None
     ranks = [without_slurm(laptop, {2, 3}, rank, 4, launcher={2, 3}) for rank in range(4)]
     assert binds(ranks) == ["2", "3", "2", "3"]
-    fault = "4 ranks share 2 cores on this node, CPUs 2-3, and take turns on them. Start at most 2 ranks"
+    fault = "4 ranks share the cores of CPUs 2-3 on this node, and take turns on them. Start fewer ranks"
     assert str(ranks[0].warnings[0]).startswith(fault)
     for rank in range(2):
         own = without_slurm(laptop, {2 + rank}, rank, 2, launcher={2, 3})

@@ -1,17 +1,15 @@
 """Names and interfaces of the fast network, as a cluster profile describes them, on nodes that have them or not.
 
-Where ranks meet by them, and what the doctor reports there: tests/integration/test_fabric_on_nodes.py.
+Where ranks meet by them: tests/integration/test_fabric_on_nodes.py.
 """
 
 import pytest
-from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
-from pytorch_doctor.checks import network
-from pytorch_doctor.context import Context
 from pytorch_launch import LaunchError, fabric
-from pytorch_launch.elastic import make_agent_plan
+from pytorch_launch.elastic import make_agent_plan, read_options
 from pytorch_launch.fabric import fabric_name
 from pytorch_launch.plan import make_plan
-from pytorch_launch.topology import Node
+from pytorch_launch.topology import read_node
+from tables import name, table
 from variables import variables
 
 USE_PLAIN = "Correct PYTORCH_FABRIC_NAME, or export it empty to use the plain names"
@@ -35,15 +33,15 @@ def with_address(monkeypatch):
 
 def node(directory, **states):
     """Make the interfaces of a node, name -> operstate; returns its root."""
-    for name, state in states.items():
-        interface = directory / "sys" / "class" / "net" / name
+    for interface_name, state in states.items():
+        interface = directory / "sys" / "class" / "net" / interface_name
         interface.mkdir(parents=True)
         (interface / "operstate").write_text(state + "\n")
     return str(directory)
 
 
 def plan(env, root="/nowhere"):
-    node = Node(root, host=env.get("SLURMD_NODENAME", "vm"), launcher=8, allowed={0})
+    node = read_node(root, allowed={0})._replace(host=env.get("SLURMD_NODENAME", "vm"), launcher=8)
     return make_plan({"PYTORCH_FABRIC_NAME": "*i", **env}, node)
 
 
@@ -58,21 +56,22 @@ def warnings(plan):
     return [str(warning) for warning in plan.warnings if "FABRIC" in str(warning) or "IFNAME" in str(warning)]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "host", "name"),
-    [
-        ("*i", "jwb0001", "jwb0001i"),
-        ("*i", "jwb0001.juwels", "jwb0001i"),
-        ("*.hsn.cm.aurora.alcf.anl.gov", "x4112c3s2b0n0.hsn.cm.aurora.alcf.anl.gov", None),
-        ("*.hsn.cm.aurora.alcf.anl.gov", "x4112c3s2b0n0", "x4112c3s2b0n0.hsn.cm.aurora.alcf.anl.gov"),
-        ("ib-*.cluster", "n17", "ib-n17.cluster"),
-        ("*i", "10.0.0.7", None),
-        ("*i", "fd00::7", None),
-        ("*", "n17", None),
-    ],
-)
-def test_a_pattern_makes_the_name_on_the_fast_network_and_leaves_addresses(pattern, host, name):
-    assert fabric_name(pattern, host) == (name or host)
+NAMES = """
+pattern        | host           | name
+*i             | jwb0001        | jwb0001i
+*i             | jwb0001.juwels | jwb0001i
+*.hsn.example  | x4112          | x4112.hsn.example
+*.hsn.example  | x4112.hsn.example | x4112.hsn.example
+ib-*.cluster   | n17            | ib-n17.cluster
+*i             | 10.0.0.7       | 10.0.0.7
+*i             | fd00::7        | fd00::7
+*              | n17            | n17
+"""
+
+
+@pytest.mark.parametrize("row", table(NAMES), ids=name)
+def test_a_pattern_makes_the_name_on_the_fast_network_and_leaves_addresses(row):
+    assert fabric_name(row["pattern"], row["host"]) == row["name"]
 
 
 def test_a_name_of_another_nodes_address_stops_rank_0_before_the_others_wait_for_it(step, names):
@@ -100,7 +99,8 @@ def agent(step, node, **changes):
     """The plan and the options of torchrun's agent on a node of two."""
     step = {**rank(step, 2 * node), "SLURM_PROCID": str(node), "SLURM_LOCALID": "0", **changes}
     two = variables("SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2)")
-    return make_agent_plan(plan({**step, **two}))
+    env = {"PYTORCH_FABRIC_NAME": "*i", **step, **two}
+    return make_agent_plan(env, plan(env), read_options([], env))
 
 
 def test_torchrun_gets_the_plain_name_of_a_node_without_another_and_one_sentence(step, names):
@@ -115,22 +115,24 @@ def test_torchrun_gets_the_plain_name_of_a_node_without_another_and_one_sentence
         agent(step, 1)
 
 
-@pytest.mark.parametrize(
-    ("interfaces", "env", "chosen"),
-    [
-        ("hsn0 hsn1 hsn2", {}, ("hsn1", "=hsn1")),
-        ("ib0 lo", {}, ("lo", "=lo")),  # the loopback's state is not known
-        # what the user or the profile sets
-        ("hsn1", {"NCCL_SOCKET_IFNAME": "hsn"}, ("hsn1", None)),
-        *(("hsn1", {"GLOO_SOCKET_IFNAME": value}, (None, "=hsn1")) for value in ("eth0", "")),
-    ],
-)
-def test_the_first_interface_that_is_up_becomes_that_of_gloo_and_nccl(
-    step, names, with_address, tmp_path, interfaces, env, chosen
-):
+#: The profile's list, variables of the user or the profile, and what is set.
+INTERFACES = """
+list            | variables               | set
+hsn0 hsn1 hsn2  |                         | GLOO_SOCKET_IFNAME=hsn1 NCCL_SOCKET_IFNAME==hsn1
+# the loopback's state is not known
+ib0 lo          |                         | GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME==lo
+hsn1            | NCCL_SOCKET_IFNAME=hsn  | GLOO_SOCKET_IFNAME=hsn1
+hsn1            | GLOO_SOCKET_IFNAME=eth0 | NCCL_SOCKET_IFNAME==hsn1
+hsn1            | GLOO_SOCKET_IFNAME=     | NCCL_SOCKET_IFNAME==hsn1
+"""
+
+
+@pytest.mark.parametrize("row", table(INTERFACES), ids=name)
+def test_the_first_interface_that_is_up_becomes_that_of_gloo_and_nccl(step, names, with_address, tmp_path, row):
     root = node(tmp_path, hsn0="down", hsn1="up", hsn2="up", lo="unknown", ib0="lowerlayerdown")
-    made = plan({**rank(step, 0), "PYTORCH_SOCKET_IFNAME": interfaces, **env}, root)
-    assert tuple(made.changes.get(f"{name}_SOCKET_IFNAME") for name in ("GLOO", "NCCL")) == chosen
+    env = {**rank(step, 0), "PYTORCH_SOCKET_IFNAME": row["list"], **variables(row["variables"])}
+    made = plan(env, root)
+    assert {name: value for name, value in made.changes.items() if "IFNAME" in name} == variables(row["set"])
     assert warnings(made) == []
 
 
@@ -160,26 +162,3 @@ def test_the_look_up_has_the_time_limits_of_the_ranks(monkeypatch):
     fabric.look_up(env, "localhost")
     fabric.look_up({**env, "RES_OPTIONS": "rotate"}, "localhost")
     assert given == [("RES_OPTIONS", "timeout:1 attempts:1")]
-
-
-def found(check, step, root="/nowhere", **env):
-    """The doctor's finding on the first node of the step."""
-    return check(Context({"PYTORCH_FABRIC_NAME": "*i", **rank(step, 0), **env}, root=root))
-
-
-def test_the_doctor_reports_a_name_of_another_node_and_that_no_interface_is_usable(step, names, with_address, tmp_path):
-    assert found(network.check_fabric, step, PYTORCH_FABRIC_NAME="").verdict == NOT_APPLICABLE
-    names["nid001002i"] = "10.9.9.9"
-    finding = found(network.check_fabric, step)
-    assert finding.verdict == FAIL and "10.9.9.9, which is not an address of that node" in finding.finding
-    root = node(tmp_path, hsn0="down", hsn1="up")
-    assert found(network.check_interfaces, step, root, PYTORCH_SOCKET_IFNAME="hsn0 hsn1").verdict == OK
-    finding = found(network.check_interfaces, step, root, PYTORCH_SOCKET_IFNAME="hsn0 ib0")
-    assert (finding.verdict, "(hsn0 is down, ib0 is absent)" in finding.finding) == (WARN, True)
-
-
-def test_the_doctor_names_no_network_that_a_job_on_one_node_does_not_use(step):
-    env = {"PYTORCH_FAST_NETWORK": "cxi", "NCCL_NET": "Socket", "SLURM_JOB_NUM_NODES": "1"}
-    assert "no card for cxi" in found(network.check_network, step, **env).finding
-    env["SLURM_JOB_NUM_NODES"] = "2"
-    assert "NCCL_NET=Socket prevents NCCL" in found(network.check_network, step, **env).finding

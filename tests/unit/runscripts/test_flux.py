@@ -1,13 +1,10 @@
-"""The worlds of Flux: from the file of Cray's PMI, from an exported address, and from the command `flux`."""
+"""The worlds of Flux: from an exported address, and from the command `flux`."""
 
 import pytest
-from apinfo_files import apinfo_file
 from programs import program
 from pytorch_launch import LaunchError
-from pytorch_launch.launchers import discover
-from pytorch_launch.launchers.mpi import read_layout
-from pytorch_launch.rendezvous import choose_rendezvous
-from pytorch_launch.topology import Node
+from pytorch_launch.launchers.discovery import discover
+from pytorch_launch.rendezvous import choose_place
 from variables import variables
 
 #: Rank 3 of four on two nodes, by flux-environment(7). PMI is Flux's own.
@@ -15,15 +12,7 @@ FLUX = variables(
     "FLUX_JOB_ID=ƒ4yBboYGo FLUX_JOB_SIZE=4 FLUX_JOB_NNODES=2 FLUX_TASK_RANK=3 FLUX_TASK_LOCAL_ID=1 "
     "FLUX_URI=local:///run/flux/local PMI_FD=20 PMI_RANK=3 PMI_SIZE=4"
 )
-#: What the plugin cray-pals adds (flux-shell-cray-pals(1)): neither the local rank nor the local size.
-CRAY_PALS = "PALS_RANKID=3 PALS_NODEID=1 PALS_APID=8762756694016 PMI_CONTROL_PORT=11998,11999"
 RANK_3_OF_4 = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
-
-
-def written(directory, data):
-    """Write a file; returns its path."""
-    (directory / "libpals_apinfo").write_bytes(data)
-    return str(directory / "libpals_apinfo")
 
 
 def flux(directory, text, status=0):
@@ -32,50 +21,44 @@ def flux(directory, text, status=0):
     return {"PATH": f"{directory}/bin:/usr/bin:/bin"}
 
 
-AB, IN_ORDER, REVERSED = (5, [0, 0, 1, 1], ["n1", "n2"]), "n1: 0-1\\nn2: 2,3\\n", "n1: 2-3\\nn2: 0-1\\n"
+IN_ORDER = "n1: 0-1\\nn2: 2,3\\n"
+REVERSED = "n1: 2-3\\nn2: 0-1\\n"
+IN_TURN = "a: [1,3]\\nb: [0,2]\\n"
 TASK = "FLUX_TASK_RANK={} FLUX_TASK_LOCAL_ID={}".format
-#: Variables; the file of Cray's PMI, what the command `flux` prints, each None without one; the host; then rank, size,
-#: local rank and size, node rank, and the host of rank 0.
+#: Variables; what the command `flux` prints, None without one; then rank, size, local rank and size, node rank, and the
+#: host of rank 0.
 WORLDS = [
-    *((CRAY_PALS, (version, *AB[1:]), None, "n2", "3/4 1/2 1 n1") for version in (1, 5)),
+    ("", IN_ORDER, "3/4 1/2 1 n1"),
+    (TASK(1, 1), IN_ORDER, "1/4 1/2 0 n1"),
+    (TASK(1, 1), REVERSED, "1/4 1/2 0 n2"),
+    (TASK(3, 1), REVERSED, "3/4 1/2 1 n2"),
     # ranks that take turns over the nodes
-    (f"FLUX_JOB_SIZE=5 {TASK(4, 2)}", (5, [1, 0, 1, 0, 1], ["a", "b"]), None, "b", "4/5 2/3 0 b"),
-    (f"FLUX_JOB_SIZE=5 {TASK(0, 0)}", (5, [1, 0, 1, 0, 1], ["a", "b"]), None, "b", "0/5 0/3 0 b"),
-    # without that file, or with one of another launch, flux is asked
-    ("", None, IN_ORDER, "n2", "3/4 1/2 1 n1"),
-    (TASK(1, 1), (5, [0, 1], ["a", "b"]), IN_ORDER, "n1", "1/4 1/2 0 n1"),
-    *((TASK(rank, 1), None, REVERSED, "any", f"{rank}/4 1/2 {node} n2") for rank, node in ((1, 0), (3, 1))),
+    (TASK(3, 1), IN_TURN, "3/4 1/2 1 b"),
+    (TASK(2, 1), IN_TURN, "2/4 1/2 0 b"),
     # an exported address saves that command; the last one if Flux distributes ranks in turn
-    *(
-        (f"{TASK(rank, local)} MASTER_ADDR=n1", None, None, "n2", f"{rank}/4 {local}/2 {node} n1")
-        for rank, local, node in ((2, 0, 1), (3, 1, 1), (0, 0, 0), (1, 0, 1))
-    ),
+    (f"{TASK(2, 0)} MASTER_ADDR=n1", None, "2/4 0/2 1 n1"),
+    (f"{TASK(3, 1)} MASTER_ADDR=n1", None, "3/4 1/2 1 n1"),
+    (f"{TASK(0, 0)} MASTER_ADDR=n1", None, "0/4 0/2 0 n1"),
+    (f"{TASK(1, 0)} MASTER_ADDR=n1", None, "1/4 0/2 1 n1"),
     # on one node no address is needed
-    ("FLUX_JOB_NNODES=1 FLUX_TASK_LOCAL_ID=3", None, None, "n1", "3/4 3/4 0 127.0.0.1"),
+    ("FLUX_JOB_NNODES=1 FLUX_TASK_LOCAL_ID=3", None, "3/4 3/4 0 127.0.0.1"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "file", "answer", "host", "expected"), WORLDS)
-def test_a_task_is_a_rank_of_its_jobs_world(tmp_path, changes, file, answer, host, expected):
+@pytest.mark.parametrize(("changes", "answer", "expected"), WORLDS)
+def test_a_task_is_a_rank_of_its_jobs_world(tmp_path, changes, answer, expected):
     env = {**FLUX, "PATH": str(tmp_path / "absent"), **variables(changes)}
-    env.update({"PALS_APINFO": written(tmp_path, apinfo_file(*file))} if file else {})
     env.update(flux(tmp_path, answer) if answer else {})
-    world = discover(env, host)
+    world = discover(env, "n2")
     numbers = f"{world.rank}/{world.size} {world.local_rank}/{world.local_size} {world.node_rank}"
     assert (f"{numbers} {world.first_host}", world.source) == (expected, "Flux job ƒ4yBboYGo")
     if answer:
         assert (tmp_path / "arguments").read_text() == "job taskmap --to=hosts ƒ4yBboYGo\n"  # once
 
 
-@pytest.mark.parametrize("length", [0, 50, 130, 200, 240])
-def test_a_file_that_is_cut_off_is_not_read(tmp_path, length):
-    path = written(tmp_path, apinfo_file(5, [0, 0, 1, 1], ["a", "b"])[:length])
-    assert read_layout(path, 3) is None
-
-
 @pytest.mark.parametrize(
     ("text", "status", "message"),
-    [("", 1, "`flux job taskmap` failed"), ("n1: 0-1\\n", 0, "does not list 4 tasks"), ("x\\n", 0, "does not list")],
+    [("", 1, "`flux job taskmap` failed"), ("n1: 1-2\\n", 0, "are not known"), ("x\\n", 0, "are not known")],
 )
 def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp_path, text, status, message):
     with pytest.raises(LaunchError, match=message) as raised:
@@ -91,8 +74,7 @@ def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp
         ("RANK=0", "RANK=0 is exported, but FLUX_TASK_RANK=3"),
         ("LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4 is exported, but Flux job"),
         ("MASTER_ADDR= PATH=/absent", "the nodes of Flux job ƒ4yBboYGo are not known"),  # in an image without flux
-        # with another number of tasks on each node, an address does not tell the tasks of this node
-        ("FLUX_JOB_NNODES=3 PATH=/absent", "failed. With 4 tasks on 3 nodes put `flux` on PATH"),
+        ("FLUX_JOB_NNODES=3", "has 4 tasks on 3 nodes. Start as many on each node: --tasks-per-node"),
     ],
 )
 def test_variables_of_flux_that_contradict_each_other_or_do_not_tell_are_named(changes, message):
@@ -101,12 +83,10 @@ def test_variables_of_flux_that_contradict_each_other_or_do_not_tell_are_named(c
 
 
 def test_all_tasks_of_a_job_meet_at_one_port_and_another_job_at_another(tmp_path):
-    path = written(tmp_path, apinfo_file(5, [0, 0, 1, 1], ["a", "b"]))
     places = []
     for job, rank, local in [("ƒ1", "0", "0"), ("ƒ1", "3", "1"), ("ƒ2", "3", "1")]:
-        env = {**FLUX, "FLUX_JOB_ID": job, "FLUX_TASK_RANK": rank, "FLUX_TASK_LOCAL_ID": local, "PALS_APINFO": path}
-        world = discover(env, "b")
-        places.append(choose_rendezvous({}, world, Node())[:2])
+        env = {**FLUX, **flux(tmp_path, IN_ORDER), "FLUX_JOB_ID": job, **variables(TASK(rank, local))}
+        places.append(choose_place({}, discover(env, "n1"), None))
     assert places[0] == places[1] != places[2]
 
 

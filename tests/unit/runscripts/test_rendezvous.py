@@ -4,33 +4,31 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from pytorch_launch import LaunchError, claim, rendezvous
-from pytorch_launch.claim import hold_port
-from pytorch_launch.launchers import discover
-from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, STEPS, check_address, free_port, identify, step_number
-from pytorch_launch.topology import Node
+from pytorch_launch import LaunchError, rendezvous
+from pytorch_launch.launchers.discovery import discover
+from pytorch_launch.ports import LOWEST_PORT, SPAN, free_port, is_free
+from pytorch_launch.rendezvous import STEPS, check_exported_address, choose_place, file_name, identify, step_number
 from variables import MPIRUN, RANK_0, variables
 
 EPHEMERAL = range(32768, 61000)
-SPECIAL_STEPS = range(4294967290, 4294967296)
+
+ONE_TASK = variables(
+    "SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NODELIST=nid001003 "
+    "SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURMD_NODENAME=nid001003"
+)
 
 
 def started_by(number):
     """A process with this number, whose launcher has it too; None is for numbers that are not needed."""
-    return Node(host="vm", pid=number, launcher=number)
+    return SimpleNamespace(pid=number, launcher=number)
 
 
-def choose_rendezvous(env, world, node):
-    return rendezvous.choose_rendezvous(env, world, node)[0]
+def place_of(env, world, node):
+    return choose_place(env, world, node).variables()
 
 
 def step_port(job, step):
     return LOWEST_PORT + step_number(job, step) % SPAN
-
-
-def check_free(place, source):
-    """What rank 0 does after it has made its claim."""
-    hold_port(place, SimpleNamespace(source=source, rank=0), f"test.{place['MASTER_PORT']}")
 
 
 @pytest.fixture
@@ -56,56 +54,54 @@ def test_steps_of_neighbouring_jobs_never_share_a_port():
 def test_every_port_is_used_and_none_of_them_belongs_to_others():
     ports = {step_port(job, 0) for job in range(SPAN)}
     assert ports == set(range(LOWEST_PORT, LOWEST_PORT + SPAN))
-    assert min(ports) >= 10000
-    assert not ports.intersection(EPHEMERAL)
-    assert not ports.intersection((29400, 29500))
-    for special in SPECIAL_STEPS:
-        assert step_port(7, special) not in {step_port(7, step) for step in range(STEPS)}
-        assert step_port(2**32 - 1, special) in ports
+    assert not ports.intersection((*EPHEMERAL, 29400, 29500))
+    assert step_port(2**32 - 1, 4294967290) in ports  # a special step of Slurm
 
 
 def test_a_reserved_port_wins_over_a_computed_one_and_what_the_user_exported_over_everything(step):
     step["SLURM_STEP_RESV_PORTS"] = "12000-12003"
     for empty in ({}, {"MASTER_ADDR": "", "MASTER_PORT": ""}):
-        place = choose_rendezvous(empty, discover(step, "vm"), started_by(1))
+        place = place_of(empty, discover(step, "vm"), started_by(1))
         assert place == {"MASTER_ADDR": "nid001002", "MASTER_PORT": "12000"}
     env = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
-    assert choose_rendezvous(env, discover(step, "vm"), started_by(1)) == env
+    assert place_of(env, discover(step, "vm"), started_by(1)) == env
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "1e4", " 80", "8" * 5000])
 def test_an_exported_port_that_is_none_is_an_error(port):
     with pytest.raises(LaunchError, match=f"MASTER_PORT={port} "):
-        choose_rendezvous({"MASTER_PORT": port}, discover({}, "vm"), started_by(1))
+        place_of({"MASTER_PORT": port}, discover({}, "vm"), started_by(1))
     for outermost in ("1", "65535"):
-        place = choose_rendezvous({"MASTER_PORT": outermost}, discover({}, "vm"), started_by(1))
+        place = place_of({"MASTER_PORT": outermost}, discover({}, "vm"), started_by(1))
         assert place["MASTER_PORT"] == outermost
 
 
-def test_a_single_process_passes_over_a_busy_port():
+@pytest.mark.parametrize("environment", [{}, {"SLURM_STEP_RESV_PORTS": "12000"}])
+def test_a_world_of_one_takes_a_free_port_from_the_number_of_its_process_on(step, environment):
+    """A task may start several programs: in a step as well."""
     start = free_port(1234) - LOWEST_PORT
+    env = {**step, **ONE_TASK, **environment} if environment else {}
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", LOWEST_PORT + start))
         busy.listen()
-        port = int(choose_rendezvous({}, discover({}, "vm"), started_by(start))["MASTER_PORT"])
+        port = int(place_of({}, discover(env, "vm"), started_by(start))["MASTER_PORT"])
     assert port != LOWEST_PORT + start
     assert port == free_port(start + 1)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])  # noqa: S104  (listeners of the test alone)
-def test_a_listener_of_any_kind_on_the_meeting_point_is_found_out_by_rank_0(step, host):
-    """torch binds to all addresses, and other ranks may reach a stranger on any of them."""
+def test_a_port_is_not_free_if_a_process_listens_at_any_address(host):
+    """torch binds to all addresses, and other ranks may reach another program on any of them."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as stranger:
         stranger.bind((host, 0))
         stranger.listen()
-        place = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(stranger.getsockname()[1])}
-        with pytest.raises(LaunchError, match=f"port {place['MASTER_PORT']} on nid001002.*in use"):
-            check_free(place, discover(step, "vm").source)
-    check_free(place, "x")
+        port = stranger.getsockname()[1]
+        assert not is_free(port)
+    assert is_free(port)
 
 
-def test_connections_that_have_ended_are_no_stranger():
+def test_a_port_is_free_if_only_connections_that_have_ended_use_it():
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", 0))
@@ -113,15 +109,15 @@ def test_connections_that_have_ended_are_no_stranger():
         address = server.getsockname()
         with socket.create_connection(address), server.accept()[0] as accepted:
             accepted.close()  # the server's side ends first and keeps the port in TIME_WAIT, tcp(7)
-    check_free({"MASTER_ADDR": "x", "MASTER_PORT": str(address[1])}, "x")
+    assert is_free(address[1])
 
 
 @pytest.mark.parametrize(
     ("usable", "address"), [(("127.0.0.1", "::1"), "127.0.0.1"), (("::1",), "::1"), ((), "127.0.0.1")]
 )
 def test_the_loopback_is_one_that_this_host_has_and_over_ipv6_gloo_takes_it_too(monkeypatch, usable, address):
-    monkeypatch.setattr(claim, "is_local", usable.__contains__)
-    place = choose_rendezvous({"MASTER_PORT": "4000"}, discover({}, "vm"), started_by(1))
+    monkeypatch.setattr(rendezvous, "is_local", usable.__contains__)
+    place = place_of({"MASTER_PORT": "4000"}, discover({}, "vm"), started_by(1))
     gloo = {"GLOO_SOCKET_IFNAME": "lo"} if address == "::1" else {}
     assert place == {"MASTER_ADDR": address, "MASTER_PORT": "4000", **gloo}
 
@@ -133,20 +129,12 @@ def test_a_launch_has_a_name_that_its_ranks_share(step, mpirun):
     world = discover(mpirun, "nid001002")
     assert identify(world, started_by(None))[0] is None
     with pytest.raises(LaunchError, match="MASTER_PORT"):
-        choose_rendezvous({}, world, started_by(1))
+        place_of({}, world, started_by(1))
     mpirun.update(OMPI_COMM_WORLD_LOCAL_SIZE="4", OMPI_COMM_WORLD_LOCAL_RANK="3")  # on one node that of their launcher
     world = discover(mpirun, "laptop")
     assert identify(world, started_by(4711))[0] == "local.4711"
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(LOWEST_PORT + 4711)}
-    assert choose_rendezvous({}, world, started_by(4711)) == place
-
-
-def test_the_search_for_a_free_port_starts_anew_at_the_end_of_the_range_and_ends(monkeypatch):
-    monkeypatch.setattr(claim, "is_free", lambda port: port == LOWEST_PORT)
-    assert free_port(SPAN - 1) == LOWEST_PORT
-    monkeypatch.setattr(claim, "is_free", lambda _port: False)
-    with pytest.raises(LaunchError, match="no free port from 10000 to 29390"):
-        free_port(1)
+    assert place_of({}, world, started_by(4711)) == place
 
 
 def test_rank_0_elsewhere_than_on_the_first_host_is_an_error(step):
@@ -154,25 +142,16 @@ def test_rank_0_elsewhere_than_on_the_first_host_is_an_error(step):
     step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="1")
     world = discover(step, "vm")
     with pytest.raises(LaunchError, match="rank 0 runs on nid001003.*nid001002"):
-        choose_rendezvous({}, world, started_by(1))
-    assert choose_rendezvous({"MASTER_ADDR": "nid001003"}, world, started_by(1))["MASTER_ADDR"] == "nid001003"
-
-
-def test_a_launch_of_mpirun_has_one_name_where_its_first_node_alone_knows_the_job(mpirun):
-    """mpirun's daemons on the other nodes have nothing of the job if ssh has started them."""
-    rank_1 = {**mpirun, "OMPI_COMM_WORLD_RANK": "1"}
-    rank_3 = {name: value for name, value in mpirun.items() if "SLURM" not in name}
-    worlds = discover(rank_1, "nid001001"), discover(rank_3, "nid001002")
-    assert [world.job for world in worlds] == [7, None]
-    assert len({identify(world, started_by(None))[0] for world in worlds}) == 1
+        place_of({}, world, started_by(1))
+    assert place_of({"MASTER_ADDR": "nid001003"}, world, started_by(1))["MASTER_ADDR"] == "nid001003"
 
 
 def test_several_hosts_of_which_the_first_is_not_known_are_an_error_and_never_localhost(mpirun):
     del mpirun["SLURM_JOB_NODELIST"]
     world = discover(mpirun, "b")
     with pytest.raises(LaunchError, match="Open MPI does not report the node of rank 0. Export MASTER_ADDR"):
-        choose_rendezvous({}, world, started_by(1))
-    assert choose_rendezvous({"MASTER_ADDR": "a"}, world, started_by(1))["MASTER_ADDR"] == "a"
+        place_of({}, world, started_by(1))
+    assert place_of({"MASTER_ADDR": "a"}, world, started_by(1))["MASTER_ADDR"] == "a"
 
 
 # An exported MASTER_ADDR, compared as text
@@ -189,7 +168,7 @@ HOSTS = ("nid001002", "nid001002-hsn0", "nid001002.site.org", "10.0.0.1", "fd00:
 def test_an_exported_address_that_is_no_host_is_an_error(step, address):
     for env in ({}, step):
         with pytest.raises(LaunchError, match="is not one host's name or address. Export it without") as raised:
-            check_address({**env, "MASTER_ADDR": address}, discover(env, "vm"), "")
+            check_exported_address({**env, "MASTER_ADDR": address}, discover(env, "vm"))
         assert f"MASTER_ADDR={address}" in str(raised.value)
 
 
@@ -197,39 +176,27 @@ def test_an_exported_address_that_is_no_host_is_an_error(step, address):
 def test_the_loopback_is_no_place_for_ranks_on_several_nodes(step, address):
     exported = {"MASTER_ADDR": address}
     with pytest.raises(LaunchError, match="the ranks are on several nodes. Unset MASTER_ADDR") as raised:
-        choose_rendezvous({**step, **exported}, discover(step, "vm"), started_by(None))
+        check_exported_address({**step, **exported}, discover(step, "vm"))
     assert raised.value.rank == 3
     one = {**step, "SLURM_STEP_NODELIST": "nid001003", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "4"}
     for env in ({}, one):
-        assert check_address({**env, **exported}, discover(env, "vm"), "") == []
-
-
-@pytest.mark.parametrize(("name", "value"), [("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "=lo")])
-def test_the_interface_of_the_loopback_is_a_warning_of_rank_0(step, name, value):
-    """The program may use the other backend."""
-    for env, count in ((step, 0), ({**step, **RANK_0}, 1), ({}, 0)):
-        problems = check_address({**env, name: value}, discover(env, "vm"), "")
-        assert [f"{name}={value} is on each node another host" in str(problem) for problem in problems] == [
-            True
-        ] * count
+        assert check_exported_address({**env, **exported}, discover(env, "vm")) == []
 
 
 @pytest.mark.parametrize(
     ("address", "warning"),
     [
-        *(("nid001001", ANOTHER), ("nid001003.site.org", ANOTHER)),
-        ("eth7", "is the name of a network interface. Export the node of rank 0"),
+        ("nid001001", ANOTHER),
+        ("nid001003.site.org", ANOTHER),
         *((address, None) for address in HOSTS),
     ],
 )
-def test_an_unlikely_address_is_a_warning_of_rank_0_and_every_other_one_is_taken(step, address, warning, tmp_path):
-    (tmp_path / "sys/class/net/eth7").mkdir(parents=True)
+def test_another_node_of_the_job_is_a_warning_of_rank_0_and_every_other_name_is_taken(step, address, warning):
     step["MASTER_ADDR"] = address
-    assert check_address(step, discover(step, "vm"), str(tmp_path)) == []
+    assert check_exported_address(step, discover(step, "vm")) == []
     step.update(RANK_0)
-    found = [str(problem) for problem in check_address(step, discover(step, "vm"), str(tmp_path))]
-    assert len(found) == bool(warning)
-    assert all(f"MASTER_ADDR={address} is" in problem and warning in problem for problem in found)
+    found = [str(problem) for problem in check_exported_address(step, discover(step, "vm"))]
+    assert found == ([f"MASTER_ADDR={address} is {warning}"] if warning else [])
 
 
 def test_an_address_that_each_task_computes_for_its_own_node_is_an_error(step):
@@ -241,20 +208,36 @@ def test_an_address_that_each_task_computes_for_its_own_node_is_an_error(step):
         env["MASTER_ADDR"] = f"{env['SLURMD_NODENAME']}.site.org"
         if rank == 2:  # which tells it for its node
             with pytest.raises(LaunchError, match="nid001003.site.org is this node, but rank 0 runs on nid001002"):
-                check_address(env, discover(env, "vm"), "")
+                check_exported_address(env, discover(env, "vm"))
         else:
-            assert check_address(env, discover(env, "vm"), "") == []
-
-
-def test_a_node_list_that_cannot_be_read_is_named_where_an_address_is_compared_with_it(step):
-    env = {**step, **RANK_0, "SLURM_JOB_NODELIST": "nid[001", "MASTER_ADDR": "nid001001"}
-    with pytest.raises(LaunchError, match="SLURM_JOB_NODELIST: node list .* has an unmatched bracket"):
-        check_address(env, discover(env, "vm"), "")
+            assert check_exported_address(env, discover(env, "vm")) == []
 
 
 def test_a_world_of_one_waits_at_another_node_as_well(step):
     """In one of several steps of one node each, with a MASTER_ADDR of the script: torch connects to its own store."""
-    alone = variables("SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NODELIST=nid001003")
-    env = {**step, **RANK_0, **alone, "SLURMD_NODENAME": "nid001003", "MASTER_ADDR": "nid001001"}
-    (problem,) = check_address(env, discover(env, "vm"), "")
+    env = {**step, **ONE_TASK, "MASTER_ADDR": "nid001001"}
+    (problem,) = check_exported_address(env, discover(env, "vm"))
     assert problem.fault == "MASTER_ADDR=nid001001 is another node of this job than nid001003, where rank 0 runs"
+
+
+TORCHRUN = variables(
+    "TORCHELASTIC_RUN_ID=none RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 MASTER_ADDR=vm "
+    "MASTER_PORT=40001"
+)
+
+
+@pytest.mark.parametrize(
+    ("environment", "changes", "name"),
+    [
+        ("step", "", "7.0"),
+        ("step", "SLURM_RESTART_COUNT=2", "7.0-restart2"),
+        ("torchrun", "", "vm.40001"),
+        ("torchrun", "SLURM_JOB_ID=7 SLURMD_NODENAME=a/b", "a_b.40001"),
+        ("mpirun", "MASTER_PORT=4000", "nid001001.4000"),
+    ],
+)
+def test_files_of_a_launch_have_its_name(step, mpirun, environment, changes, name):
+    env = {"step": step, "torchrun": TORCHRUN, "mpirun": mpirun}[environment]
+    env = {**env, **variables(changes)}
+    world = discover(env, "vm")
+    assert file_name(world, choose_place(env, world, started_by(1))) == name

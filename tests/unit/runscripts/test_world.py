@@ -3,7 +3,9 @@
 import pytest
 from apinfo_files import apinfo_file
 from pytorch_launch import LaunchError
-from pytorch_launch.launchers import MORE_CORES, ONE_PER_NODE, discover, launcher_option
+from pytorch_launch.launchers import LAUNCHERS, inherited, is_first_task_of_node, launcher_of, programs, programs_of_mpi
+from pytorch_launch.launchers.discovery import discover
+from pytorch_launch.launchers.mpi import read_layout
 from variables import BATCH_SCRIPT, MPIRUN, STEP, variables
 
 ENVIRONMENTS = {
@@ -23,7 +25,11 @@ ENVIRONMENTS = {
         "SLURM_LOCALID=0 SLURM_NODEID=1"
     ),
     # PALS in a job of PBS, and Cray's PMI; by their documentation
+    "flux": variables(
+        "FLUX_JOB_ID=f7 FLUX_JOB_SIZE=4 FLUX_JOB_NNODES=2 FLUX_TASK_RANK=3 FLUX_TASK_LOCAL_ID=1 MASTER_ADDR=nid001001"
+    ),
     "pals": variables("PALS_RANKID=3 PALS_LOCAL_RANKID=1 PALS_LOCAL_SIZE=2 PALS_NODEID=1 PALS_APID=6cd8 PBS_JOBID=7.p"),
+    # what Cray's PMI adds; it is not a launcher by itself
     "pmi": variables("PMI_RANK=3 PMI_SIZE=4 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=2 PBS_JOBID=7.p"),
 }
 #: Files that variables name: PBS's lists of hosts, one line for each slot, and the description of a launch by PALS.
@@ -67,50 +73,41 @@ WORLDS = [
     ("", "SLURM_JOB_ID=7 SLURM_HET_SIZE=2", "0/1 0/1 0", {"allocation": (1, 2, "srun")}),
     ("step", "", "3/4 1/2 1", {"job": 7, "step": 0, "source": "Slurm step 7.0", "node": "nid001003"}),
     ("step", "", "3/4 1/2 1", {"first_host": "nid001002", "exported": False}),
-    ("step", "SLURM_STEP_ID=12", "3/4 1/2 1", {"step": 12}),
     ("step", "-SLURMD_NODENAME", "3/4 1/2 1", {"node": "nid001002"}),  # the host's name
     ("step", "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 GROUP_RANK=", "3/4 1/2 1", {}),  # exports that agree
     ("step", "RANK=3 LOCAL_RANK=0 PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK=1", "3/4 1/2 1", {}),  # a launch inside a rank
     ("step", "PMI_RANK=3 PMI_SIZE=4 PMI_LOCAL_RANK=1", "3/4 1/2 1", {"source": "Slurm step 7.0"}),
     ("step", TASKS(0, 1), "3/7 0/2 0", {}),
-    ("step", TASKS(2, 3), "3/7 0/2 2", {}),
     ("step", TASKS(3, 4), "3/7 0/1 3", {}),
     ("step", "SLURM_CPUS_PER_TASK=4", "3/4 1/2 1", {"node_cpus": 8, "cpus_per_task": 4}),
     ("step", "-SLURM_CPUS_ON_NODE", "3/4 1/2 1", {"node_cpus": None, "cpus_per_task": None}),
-    *(
-        ("step", PORTS(ports), "3/4 1/2 1", {"reserved_port": first})
-        for ports, first in (
-            ("12000-12003", 12000),
-            ("12000,12005", 12000),
-            ("1", 1),
-            ("65535", 65535),
-            ("", None),
-            ("(null)", None),
-        )
-    ),
-    ("step", MASKS("map_cpu:", "0,0"), "3/4 1/2 1", {"masks": [{0}, {0}]}),
+    ("step", PORTS("12000-12003"), "3/4 1/2 1", {"reserved_port": 12000}),
+    ("step", PORTS("12000,12005"), "3/4 1/2 1", {"reserved_port": 12000}),
+    ("step", PORTS("65536"), "3/4 1/2 1", {"reserved_port": None}),
+    ("step", PORTS("(null)"), "3/4 1/2 1", {"reserved_port": None}),
+    # GPUs that Slurm reports, to ranks of mpirun as well
+    ("step", "SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=2,3", "3/4 1/2 1", {"node_gpus": 4, "step_gpus": [2, 3]}),
+    ("mpi", "SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=gpu", "3/4 1/2 1", {"node_gpus": 4, "step_gpus": None}),
     ("step", MASKS("map_cpu:", "3"), "3/4 1/2 1", {"masks": [{3}, {3}]}),
     ("step", MASKS("mask_cpu:", "3,0x1"), "3/4 1/2 1", {"masks": [{0, 1}, {0}]}),
     ("step", MASKS("mask_cpu:", "0xF0"), "3/4 1/2 1", {"masks": [{4, 5, 6, 7}] * 2}),
-    ("step", MASKS("none", ""), "3/4 1/2 1", {"masks": None}),
     ("step", MASKS("map_cpu:", "x"), "3/4 1/2 1", {"masks": None}),
     # single processes; a step's number alone makes no step
     ("batch", "", "0/1 0/1 0", {"first_host": "127.0.0.1", "job": 7, "step": None, "node": "nid001001"}),
-    ("batch", "SLURM_STEP_ID=4294967291 SLURM_STEP_NODELIST=nid001002", "0/1 0/1 0", {"source": "single process"}),
     ("batch", "SLURM_STEP_ID=4294967291 SLURM_STEP_NUM_TASKS=4", "0/1 0/1 0", {"source": "single process"}),
     ("", "", "0/1 0/1 0", {"node": "nid001002", "job": None, "step": None}),
     ("", "PMI_RANK=0 PMI_SIZE=1", "0/1 0/1 0", {}),
-    ("", "JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=1", "0/1 0/1 0", {}),
     ("", "MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=1", "0/1 0/1 0", {}),
     # settings of MPI
     ("", "PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self", "0/1 0/1 0", {}),
-    ("", "VC_WORKER_NUM=1 VC_TASK_INDEX=0 JOB_COMPLETION_INDEX=1 AWS_BATCH_JOB_ARRAY_INDEX=3", "0/1 0/1 0", {}),
-    ("", 'AWS_BATCH_JOB_NUM_NODES=1 SM_HOSTS=["algo-1"] PET_NNODES=1 PET_NPROC_PER_NODE=auto', "0/1 0/1 0", {}),
+    # clouds with one node
+    ("", "VC_WORKER_NUM=1 VC_WORKER_HOSTS=w-0.x JOB_COMPLETION_INDEX=1 AWS_BATCH_JOB_ARRAY_INDEX=3", "0/1 0/1 0", {}),
+    ("", 'SM_HOSTS=["algo-1"] SM_CURRENT_INSTANCE_GROUP_HOSTS=["algo-1"] SM_NUM_GPUS=8', "0/1 0/1 0", {}),
+    ("", "AWS_BATCH_JOB_NUM_NODES=1 PET_NNODES=1 PET_NPROC_PER_NODE=auto SKYPILOT_NUM_NODES=1", "0/1 0/1 0", {}),
     ("", "MV2_USE_CUDA=1 HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 LSF_PM_TASKID=1", "0/1 0/1 0", {}),
     ("", "PALS_STARTUP_SIZE=none _CONDOR_NPROCS=1 _CONDOR_PROCNO=0", "0/1 0/1 0", {}),
     # nodes of allocations
     ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/two", "0/1 0/1 0", {"allocation": (1, 2, "mpiexec")}),
-    ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/one", "0/1 0/1 0", {"allocation": (1, 1, "mpiexec")}),
     # torchrun comes before the step that it runs in
     ("step torchrun", "", "5/8 1/4 1", {"exported": True, "first_host": "node7", "job": 7, "node": "nid001003"}),
     ("torchrun", "", "5/8 1/4 1", {"node": "nid001002", "source": "torchrun run none"}),
@@ -118,16 +115,13 @@ WORLDS = [
     ("mpi", "", "3/4 1/2 1", {"first_host": "nid001001", "node": "nid001002", "job": 7, "source": "Open MPI"}),
     ("hydra", "", "3/4 1/2 1", {"first_host": "nid001001", "node": "nid001002", "job": 7, "source": "MPICH"}),
     ("pals pmi", "PBS_NODEFILE=FILES/nodes", "3/4 1/2 1", {"first_host": "nid001001", "source": "PALS"}),
-    ("pmi", "PBS_NODEFILE=FILES/nodes", "3/4 1/2 1", {"first_host": "nid001001", "source": "PMI"}),
     ("pals pmi", "PBS_NODEFILE=FILES/absent", "3/4 1/2 1", {"first_host": None}),
     # PALS names the node of rank 0 where the nodes do not have the job's list, as with `mpiexec --hosts`
     ("pals", OF_PALS.format(0, 0, 0), "0/4 0/2 0", {"first_host": "x4407c6s2b0n0"}),
-    ("pals", OF_PALS.format(1, 1, 0), "1/4 1/2 0", {"first_host": "x4407c6s2b0n0"}),
     ("pals", OF_PALS.format(2, 0, 1), "2/4 0/2 1", {"first_host": "x4407c6s2b0n0"}),
     ("mpi", "SLURM_JOB_NODELIST=n[1-2]", "3/4 1/2 1", {}),  # another name than the allocation's: counted in blocks
     ("mpi", "SLURM_JOB_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=0", "0/4 1/2 0", {}),  # in whichever order its ranks are
     ("mpi", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
-    ("hydra", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
     # short and long names of a host are the same host
     ("mpi", "SLURM_JOB_NODELIST= PBS_NODEFILE=FILES/long OMPI_COMM_WORLD_RANK=0", "0/4 1/2 1", {}),
     # `salloc -N3 mpirun -np 2`: the daemons are a step of three tasks, and a node may have no rank
@@ -151,6 +145,12 @@ def test_a_process_is_a_rank_of_its_launchers_world(tmp_path, names, changes, nu
     assert [world.variables()[name] for name in ("RANK", "LOCAL_WORLD_SIZE")] == numbers.replace("/", " ").split()[::3]
 
 
+@pytest.mark.parametrize("length", [0, 50, 130, 200, 240])
+def test_a_file_of_pals_that_is_cut_off_is_not_read(tmp_path, length):
+    (tmp_path / "apinfo").write_bytes(apinfo_file(5, [0, 0, 1, 1], ["a", "b"])[:length])
+    assert read_layout(tmp_path / "apinfo", 3) is None
+
+
 def test_the_nodes_of_a_job_of_lsf_are_counted():
     for hosts, count in (("a 4 b 4 c 4", 3), ("a 4", 1)):
         assert discover({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": hosts}, "a").allocation == (1, count, "mpirun")
@@ -162,23 +162,16 @@ FAULTS = [
     # both variables are named, with their values
     ("step", "SLURM_PROCID=4", "SLURM_PROCID=4 is outside 0 to 3...SLURM_STEP_NUM_TASKS=4"),
     ("step", "SLURM_LOCALID=2", "SLURM_LOCALID=2...SLURM_STEP_TASKS_PER_NODE=2(x2)"),
-    ("step", "SLURM_NODEID=2", "SLURM_NODEID=2...SLURM_STEP_TASKS_PER_NODE=2(x2)"),
     ("step", SIZES, "SLURM_STEP_NUM_TASKS=5...TASKS_PER_NODE=2(x2)"),
     ("step", "RANK=0", "RANK=0...SLURM_PROCID=3"),
     ("step", "WORLD_SIZE=8", "WORLD_SIZE=8...SLURM_STEP_NUM_TASKS=4"),
-    ("step", "LOCAL_RANK=0", "LOCAL_RANK=0...SLURM_LOCALID=1"),
-    ("step", "LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4...SLURM_STEP_TASKS_PER_NODE=2(x2)"),
     ("step", "GROUP_RANK=0", "GROUP_RANK=0...SLURM_NODEID=1"),
     ("mpi", "OMPI_COMM_WORLD_RANK=4", "OMPI_COMM_WORLD_RANK=4...OMPI_COMM_WORLD_SIZE=4"),
-    ("mpi", "OMPI_COMM_WORLD_LOCAL_RANK=2", "LOCAL_RANK=2...LOCAL_SIZE=2"),
     ("mpi", "OMPI_COMM_WORLD_LOCAL_SIZE=5", "LOCAL_SIZE=5...WORLD_SIZE=4"),
     ("mpi", "WORLD_SIZE=8", "WORLD_SIZE=8...OMPI_COMM_WORLD_SIZE=4"),
     ("mpi", "GROUP_RANK=0", "GROUP_RANK=0...Open MPI"),
-    ("hydra", "PMI_RANK=9", "PMI_RANK=9...PMI_SIZE=4"),
-    ("hydra", "RANK=1", "RANK=1...PMI_RANK=3"),
     ("pals pmi", "PALS_LOCAL_RANKID=2", "PALS_LOCAL_RANKID=2...PALS_LOCAL_SIZE=2"),
     ("torchrun", "RANK=8", "RANK=8 is outside ...WORLD_SIZE=8"),
-    ("torchrun", "LOCAL_RANK=4", "LOCAL_RANK=4 is outside ...LOCAL_WORLD_SIZE=4"),
     # variables of two steps
     ("step", "SLURM_NTASKS=2", "SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4...Submit the job from a shell without"),
     ("step", "SLURMD_NODENAME=nid001001", "SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid[001002-"),
@@ -190,22 +183,17 @@ FAULTS = [
     ("step", "SLURM_GTIDS=2,3 SLURM_LOCALID=0", "SLURM_PROCID=3 is not number SLURM_LOCALID=0 in"),
     ("step", "SLURM_STEP_NODELIST=nid[001002-001004]", "nid[001002-001004] has more nodes than SLURM_STEP_TASKS"),
     ("step", "SLURM_NODEID=0 SLURM_GTIDS=2,3", "SLURM_NODEID=0 of nid001003 does not follow from SLURM_GTIDS=2,3"),
-    ("step", "SLURM_STEP_NODELIST=nid[001000-001003]", "nid[001000-001003] has more nodes than SLURM_STEP_TASKS"),
     ("step", "SLURM_GTIDS=2,3,4", "in SLURM_GTIDS=2,3,4, of SLURM_STEP_TASKS_PER_NODE=2(x2)"),
     # launchers with fewer ranks than the step has tasks were started outside of it
     ("step torchrun", f"{ALONE} WORLD_SIZE=1", "WORLD_SIZE=1, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"),
-    ("step torchrun", f"{ALONE} WORLD_SIZE=3", "WORLD_SIZE=3, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"),
     ("step mpi", EIGHT, "WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8. Unset ...OMPI_COMM_WORLD_RANK"),
     # what is lost or missing: a rank does not train alone
     ("step", "-SLURM_STEP_NUM_TASKS", "SLURM_PROCID=3: ranks of a launcher that is not...pass its variables on"),
-    ("step", "-SLURM_STEP_NODELIST", "SLURM_PROCID=3: ranks of a launcher that is not"),
-    ("step", "-SLURM_STEP_ID", "SLURM_PROCID=3: ranks of a launcher that is not"),
     ("", "SLURM_LOCALID=1", "SLURM_LOCALID=1: ranks of a launcher that is not"),
     ("", "SLURM_NODEID=1 SLURM_PROCID=0", "SLURM_NODEID=1: ranks of a launcher that is not"),
     ("", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_TASKS=2: ranks of a launcher that is not"),
     ("", "SLURM_PROCID=3 PMI_RANK=0 PMI_SIZE=1", "SLURM_PROCID=3: ranks of a launcher that is not"),
     ("step", "-SLURM_LOCALID", "SLURM_LOCALID is not set"),
-    ("step", "-SLURM_NODEID", "SLURM_NODEID is not set"),
     ("step", "-SLURM_JOB_ID", "SLURM_JOB_ID is not set"),
     ("torchrun", "-RANK", "RANK is not set, but other variables of its launcher are"),
     ("pals", "PBS_NODEFILE=FILES/nodes", "PMI_SIZE is not set, but other variables of its launcher are"),
@@ -213,10 +201,9 @@ FAULTS = [
     # outside of Slurm's notation
     *(
         ("step", f"SLURM_STEP_TASKS_PER_NODE={tasks}", "SLURM_STEP_TASKS_PER_NODE=")
-        for tasks in ("", "2(x)", "2(2)", "2(x2", "(x2)", "2,,2", "2(x²)", "2(x2)1", "9" * 5000, f"2(x{'9' * 5000})")
+        for tasks in ("", "2(x)", "2(x2", "2(x2)1", f"2(x{'9' * 5000})")
     ),
     ("step", "SLURM_STEP_NODELIST=nid[001002-", "SLURM_STEP_NODELIST: ...unmatched bracket"),
-    ("mpi", "SLURM_JOB_NODELIST=nid[001001-", "SLURM_JOB_NODELIST: ...unmatched bracket"),
 ]
 
 
@@ -230,8 +217,9 @@ def test_a_world_is_never_guessed(tmp_path, names, changes, fault):
 @pytest.mark.parametrize(
     "name",
     [
-        *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID"),
-        *("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"),
+        "SLURM_PROCID",
+        "SLURM_STEP_ID",
+        "SLURM_CPUS_ON_NODE",
     ],
 )
 @pytest.mark.parametrize("value", ["two", "-1", "1.5", "²", " 1", "1" * 5000])
@@ -262,12 +250,16 @@ def test_a_value_that_is_no_number_is_named(step, name, value):
         "LSF_PM_TASKID=2 LSB_JOBID=7",
         "_CONDOR_PROCNO=0 _CONDOR_NPROCS=2",
         "SUBMITIT_LOCAL_GLOBALID=1 SUBMITIT_LOCAL_LOCALID=1 SUBMITIT_LOCAL_NTASKS=2",
-        "VC_WORKER_NUM=2 VC_TASK_INDEX=0",
-        "VC_MASTER_NUM=1 VC_WORKER_NUM=1",
-        *("VC_TASK_INDEX=1", "VK_TASK_INDEX=1", "PET_NODE_RANK=1", "AWS_BATCH_JOB_NODE_INDEX=1"),
-        *("AWS_BATCH_JOB_NUM_NODES=2", "SKYPILOT_NUM_NODES=2", "DSTACK_NODES_NUM=2", "AZUREML_NODE_COUNT=2"),
+        "PMI_RANK=1 PMI_SIZE=2 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=2",
+        "VC_WORKER_NUM=2 VC_WORKER_HOSTS=w-0,w-1",
+        "VC_MASTER_HOSTS=m-0 VC_WORKER_HOSTS=w-0",
+        "AWS_BATCH_JOB_NUM_NODES=2",
+        "SKYPILOT_NUM_NODES=2",
+        "DSTACK_NODES_NUM=2",
+        "AZUREML_NODE_COUNT=2",
         'SM_HOSTS=["algo-1","algo-2"] SM_CURRENT_HOST=algo-1',
-        *("PET_NNODES=2", "PET_NNODES=1:4", "PET_NPROC_PER_NODE=4 PET_NODE_RANK=0 RANK=0"),
+        "PET_NNODES=2",
+        "PET_NNODES=1:4",
     ],
 )
 def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_one(tmp_path, unknown):
@@ -297,18 +289,69 @@ def test_without_a_job_mpich_gives_its_ranks_no_number():
 
 
 @pytest.mark.parametrize(
-    ("signs", "unbound", "per_node"),
+    ("names", "changes", "unbound", "per_node"),
     [
-        ("OMPI_COMM_WORLD_RANK=0", "mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
-        ("MPI_LOCALRANKID=0", "mpirun with -bind-to none", "mpirun -ppn 1 -bind-to none"),
-        ("SLURM_STEP_ID= PALS_RANKID=0", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
-        ("FLUX_TASK_RANK=0 PALS_RANKID=0", "flux run with -o cpu", "flux run --tasks-per-node=1 -o cpu-affinity=off"),
-        ("SLURM_STEP_ID=0", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun -N2 -n2"),
+        ("mpi", "", "mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
+        ("hydra", "", "mpirun with -bind-to none", "mpirun -ppn 1 -bind-to none"),
+        ("pals pmi", "PBS_NODEFILE=FILES/nodes", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
+        ("step", "", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun -N2 -n2"),
+        ("step torchrun", "", "srun -c <cores>, or all of the job's with --cpu-bind=none", "torchrun"),
+        ("", "", "taskset", "mpirun -ppn 1"),
     ],
 )
-def test_hints_are_in_the_words_of_the_launcher(signs, unbound, per_node):
-    """mpirun's ranks in a job have the step of their daemon, torchrun's workers the variables of their agent."""
-    env = variables(f"SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=2 TORCHELASTIC_RUN_ID=7.0 {signs}")
-    assert unbound in launcher_option(env, MORE_CORES)
-    assert launcher_option(env, ONE_PER_NODE) == per_node
-    assert "srun" not in "".join(launcher_option({}, which) for which in (MORE_CORES, ONE_PER_NODE))
+def test_hints_are_in_the_words_of_the_launcher(tmp_path, names, changes, unbound, per_node):
+    """torchrun's workers have the cores of their agent, whose variables they inherit."""
+    launcher = find(tmp_path, names, changes).launcher
+    assert unbound in launcher.more_cores
+    assert launcher.one_task_per_node == per_node
+
+
+@pytest.mark.parametrize(
+    ("names", "first_task"),
+    [
+        ("mpi", "OMPI_COMM_WORLD_LOCAL_RANK=0"),
+        ("hydra", "MPI_LOCALRANKID=0"),
+        ("pals pmi", "PALS_LOCAL_RANKID=0"),
+        ("step", "SLURM_LOCALID=0"),
+        ("torchrun", "LOCAL_RANK=0"),
+        ("flux", "FLUX_TASK_LOCAL_ID=0"),
+    ],
+)
+def test_every_command_knows_the_first_task_of_a_node(names, first_task):
+    env = {name: value for each in names.split() for name, value in ENVIRONMENTS[each].items()}
+    assert not is_first_task_of_node(env)
+    assert is_first_task_of_node({**env, **variables(first_task)})
+    assert is_first_task_of_node({})
+
+
+def test_every_command_knows_the_programs_of_a_launcher():
+    assert {launcher_of(env).name for env in ENVIRONMENTS.values()} >= {launcher.name for launcher in LAUNCHERS}
+    assert all(set(launcher.programs) <= programs() for launcher in LAUNCHERS)
+    assert {"mpirun", "hydra_pmi_proxy", "palsd", "prted"} <= programs_of_mpi()
+    assert not {"slurmstepd", "flux-shell"} & programs_of_mpi()
+    assert launcher_of({}).name == "single process"
+
+
+@pytest.mark.parametrize("task", ["4711", None])
+def test_slurms_variables_of_a_process_that_slurm_did_not_start_are_an_error(monkeypatch, step, task):
+    """From a file, or from a shell of yesterday; SLURM_TASK_PID is there, and none of the parents is slurmstepd."""
+    step["SLURM_TASK_PID"] = "99999999"
+    above = [("7", "bash"), ("1", "systemd")]
+    if task:
+        above.insert(1, (task, "slurmstepd"))
+    monkeypatch.setattr(inherited, "ancestors", lambda: above)
+    for sees_host in (False, True):
+        monkeypatch.setattr(inherited, "sees_processes_of_host", lambda sees_host=sees_host: sees_host)
+        if sees_host and not task:
+            with pytest.raises(LaunchError, match="SLURM_PROCID=3 of Slurm step 7.0 is set, but no slurmstepd has"):
+                discover(step, "vm")
+        else:  # in a container with process numbers of its own, healthy ranks look the same
+            assert discover(step, "vm").rank == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "name"), [("mpi", "PMIX_NAMESPACE"), ("pals pmi", "PALS_APID"), ("flux", "FLUX_JOB_ID")]
+)
+def test_bytes_that_are_no_text_in_the_name_of_a_launch_are_none_of_its_problems(tmp_path, monkeypatch, names, name):
+    monkeypatch.setitem(ENVIRONMENTS, names.split()[0], {**ENVIRONMENTS[names.split()[0]], name: "\udcff"})
+    assert find(tmp_path, names, "PBS_NODEFILE=FILES/nodes").launch == 4278190080

@@ -13,7 +13,7 @@ sys.path[1:1] = [str(TREE / "runscripts"), str(TREE / "tests" / "unit" / "runscr
 import node_trees  # noqa: E402
 from pytorch_launch.caches import SUBDIRECTORIES  # noqa: E402
 from pytorch_launch.plan import make_plan  # noqa: E402
-from pytorch_launch.topology import Node, cpu_list  # noqa: E402
+from pytorch_launch.topology import cpu_list, read_node  # noqa: E402
 
 PAGES = [TREE / "README.md", *sorted((TREE / "docs").rglob("*.md"))]
 PICTURES = sorted((TREE / "docs" / "pictures").iterdir())
@@ -82,7 +82,7 @@ def plan_of(root, allowed, local_rank, per_node, node=0):
         "SLURMD_NODENAME": hosts[node],
         "TMPDIR": "/tmp",  # noqa: S108  (nothing is written)
     }
-    return make_plan(env, Node(root, host=hosts[node], launcher=4710, allowed=set(allowed), uid=1000))
+    return make_plan(env, read_node(root, allowed=set(allowed))._replace(host=hosts[node], launcher=4710, uid=1000))
 
 
 #: The masks that LUMI publishes, of GPUs 0 to 7; Frontier's nodes are the same.
@@ -103,7 +103,10 @@ def test_the_picture_of_a_node_shows_what_the_launcher_decides(system, write_nod
     shown = words(f"node-{system}")
     for rank, plan in enumerate(plans):
         place = shown.index(f"rank {rank}: GPU {plan.devices.index}")
-        assert shown[place + 1 : place + 3] == [plan.devices.gpu.pci.partition(":")[2], f"CPUs {cpu_list(plan.bind)}"]
+        assert shown[place + 1 : place + 3] == [
+            plan.devices.gpu.pci.partition(":")[2],
+            f"CPUs {cpu_list(plan.placement.bind)}",
+        ]
 
 
 def numbers_in_squares(name):
@@ -125,6 +128,7 @@ def test_the_picture_of_a_rank_shows_what_the_launcher_decides(tmp_path):
     plan = plan_of(node_trees.lumi_g(tmp_path), node_trees.JOB_CORES, 3, 8, node=1)
     shown = {word for word in words("rank") if re.match("[A-Z_]+=", word) and not word.startswith("SLURM_")}
     caches = {name: f"…/{plan.changes[name].rpartition('/')[2]}" for name in SUBDIRECTORIES}
-    assert shown == {f"{name}={value}" for name, value in {**plan.changes, **caches}.items()}
+    given = {name: value for name, value in plan.changes.items() if name not in plan.dumps.variables}
+    assert shown == {f"{name}={value}" for name, value in {**given, **caches}.items()}
     assert f"bound to CPUs {cpu_list(plan.placement.cpus)}" in words("rank")
-    assert f"in {plan.caches}:" in words("rank")
+    assert f"in {plan.caches.directory}:" in words("rank")

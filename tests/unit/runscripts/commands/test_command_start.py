@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 from command_environment import COMMANDS
@@ -87,36 +85,6 @@ def test_a_shell_activates_both_itself_without_showing_them_its_arguments(run, r
 
 
 # The active environment
-
-
-@pytest.fixture
-def module(home):
-    """The variables of a loaded venv module, whose environment is that of this Python."""
-    (home / "module").mkdir()
-    (home / "module" / "venv").symlink_to(sys.prefix)
-    root = f"{home}/module"
-    return {"CONTAINERROOT": root, "EBROOTPYTORCH": root, "PATH": f"{root}/venv/bin:/usr/bin:/bin"}
-
-
-def test_its_packages_are_listed(run_unchecked, module, home):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "v"], check=True, timeout=300)
-    (packages,) = (home / "v" / "lib").glob("python3.*/site-packages")
-    for name in ("torch", "mine-1.0.dist-info"):
-        (packages / name).mkdir()
-    (packages / "mine-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    done = run_unchecked("list-packages", env={**module, "PATH": f"{home}/v/bin:{module['PATH']}"})
-    assert done.stdout.split()[3:] == ["mine", "1.0", "environment"]
-
-
-def test_the_first_rank_alone_warns_and_each_names_its_python_if_asked(run_unchecked, module, home, step, first):
-    (home / "base" / "conda-meta").mkdir(parents=True)
-    env = {**module, "PATH": f"{module['PATH']}:{home}/base/bin"}
-    others = run_unchecked("conda-python-distributed", "--dry-run", env={**step, **env, "PYTORCH_LAUNCH_VERBOSE": "1"})
-    assert "base" not in others.stderr and "; Python of the module; " in others.stderr
-    rank_0 = run_unchecked("conda-python-distributed", "--dry-run", env={**first, **env})
-    assert rank_0.stderr.count(f"{home}/base is active and has no torch: using the module's Python. ") == 1
-    alone = run_unchecked("conda-python-simple", "-c", "", env={**module, "PYTORCH_LAUNCH_VERBOSE": "1"})
-    assert alone.stderr == "conda-python-simple: Python of the module\n"
 
 
 # The way from the command to the package

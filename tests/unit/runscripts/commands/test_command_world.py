@@ -1,7 +1,6 @@
 """The world that a command gives to Python, and ddp-env to a shell."""
 
 import json
-import os
 import re
 import shlex
 import socket
@@ -64,29 +63,6 @@ def test_mpirun_in_each_task_of_a_step_is_warned_of(run_unchecked, runscripts, f
         env = {**first, "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
         done = run_unchecked("/bin/bash", "-c", line, env=env, start_new_session=True)
         assert (message in done.stderr, "WORLD_SIZE=4\n" in done.stdout) == (is_warned, True), done.stderr
-
-
-@pytest.mark.parametrize("starter, worlds", [("mpirun", 1), ("bash", 0)])
-def test_mpirun_may_outlive_the_shell_that_leads_its_session(run_unchecked, runscripts, home, starter, worlds):
-    """As with `ssh NODE 'nohup mpirun ... &'`; a launcher that is not known is an error then."""
-    (home / starter).symlink_to("/bin/bash")
-    rank = "OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_LOCAL_RANK=$rank"
-    ranks = f"for rank in 0 1; do {rank} {runscripts}/conda-python-distributed --dry-run; done"
-    launch = f"while [ -e /proc/$$ ]; do sleep 0.01; done; {home / starter} -c {shlex.quote(ranks)}"
-    env = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-    done = run_unchecked("setsid", "--fork", "bash", "-c", f"{{ {launch}; }} &", env=env)
-    ports = re.findall(r"^MASTER_PORT=(\d+)$", done.stdout, re.MULTILINE)
-    assert (len(ports), len(set(ports))) == (2 * worlds, worlds)
-    assert ("passes no number to its ranks" in done.stderr) == (not worlds)
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU leaves nothing to share")
-def test_a_mask_that_slurm_did_not_make_is_shared_even_if_slurm_counts_more_cpus(run, step):
-    """As on nodes where some cores are for the system alone (core specialization)."""
-    step["SLURM_CPUS_ON_NODE"] = "4096"
-    own = int(dry_run(run, step)["OMP_NUM_THREADS"])
-    shared = int(dry_run(run, {**step, "SLURM_CPU_BIND_TYPE": "none"})["OMP_NUM_THREADS"])
-    assert shared == max(1, own // 2)
 
 
 def test_a_line_of_each_rank_has_what_was_decided_and_why(run_unchecked, step):

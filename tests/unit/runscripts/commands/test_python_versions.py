@@ -3,7 +3,6 @@
 SLES 15 has Python 3.6. list-packages alone needs 3.8: it runs with the Python of the module.
 """
 
-import ast
 import json
 import os
 import shutil
@@ -102,32 +101,3 @@ def test_every_module_is_imported(run, interpreter, runscripts, in_step):
     names = [".".join(path.with_suffix("").parts) for path in paths if path.name != "__main__.py"]
     code = f"import sys; sys.path.insert(0, {str(runscripts)!r})\nfor name in {names}: __import__(name)"
     run(str(interpreter / "python3"), "-I", "-S", "-c", code, env=in_step)
-
-
-def test_what_a_function_imports_is_of_the_standard_library(run, interpreter, in_step):
-    """The tests above do not call all functions."""
-    found = set()
-    for node in (node for path in PROGRAMS for node in ast.walk(ast.parse(path.read_text()))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module] if isinstance(node, ast.ImportFrom) else []
-        found.update(name.partition(".")[0] for name in names)
-    found -= {path.stem for path in (TREE / "runscripts").glob("pytorch_*")}
-    run(str(interpreter / "python3"), "-I", "-S", "-c", f"import {', '.join(sorted(found))}", env=in_step)
-
-
-def test_packages_are_listed(run_unchecked, interpreter, runscripts, in_step):
-    if Path(os.path.realpath(interpreter / "python3")).name in ("python3.6", "python3.7"):
-        pytest.skip("list-packages runs with the Python of the module, 3.8 or newer")
-    done = run_unchecked(str(runscripts / "list-packages"), env=in_step)
-    assert done.stderr == ""
-    assert done.stdout.split()[:3] == ["Package", "Version", "From"]
-
-
-def test_every_module_is_compiled_without_a_warning(run_unchecked, interpreter, in_step, home):
-    for path in PROGRAMS:
-        copy = home / path.relative_to(TREE)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy)
-    compile_all = [str(interpreter / "python3"), "-Werror", "-mcompileall", "-qf", str(home)]
-    done = run_unchecked(*compile_all, env={**in_step, "PYTHONDONTWRITEBYTECODE": ""})
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -50,14 +50,7 @@ def test_several_agents_on_a_node_and_one_inside_torchrun_are_refused(run_unchec
         assert message in done.stderr
 
 
-WRONG = (
-    "--standalone",
-    "-r3 --standalone",
-    "--stand --nproc-per-node=2",
-    "--nproc-per-node 2 --nnodes 1",
-    "--nnodes=1:1",
-    "--nnodes=3",
-)
+WRONG = ["--standalone", "-r3 --standalone", "--stand --nproc-per-node=2", "--nproc-per-node 2 --nnodes 1"]
 
 
 @pytest.mark.parametrize("options", [*WRONG, "--nnode=3:4", "--master-addr=localhost --nnodes=1"])
@@ -87,7 +80,6 @@ TWO, PLACE = {"AWS_BATCH_JOB_NUM_NODES": "2"}, "--nnodes=2 --rdzv-endpoint=first
     [
         ({"PET_NPROC_PER_NODE": "2"}, "", None),
         ({"PET_NNODES": "2", "PET_MASTER_ADDR": "first", "PET_NODE_RANK": "1"}, "", "--nproc-per-node=1"),
-        (TWO, "--nnodes=2 --node-rank=1 --master-addr=first", "--nproc-per-node=1"),
         (TWO, PLACE, "--nproc-per-node=1 --rdzv-backend=c10d"),
         (TWO, "--standalone", None),
     ],
@@ -101,6 +93,15 @@ def test_nodes_of_a_cloud_meet_where_the_user_says(run, run_unchecked, agent, ch
     if changes == TWO:
         done = run_unchecked("torchrun-distributed", "train.py", env=env)
         assert "AWS_BATCH_JOB_NUM_NODES=2: ranks of a launcher that is not known" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options", ["--nproc-per-node=x", "--nproc-per-node -2", "--nnodes=two", "--rdzv-endpoint=first:port"]
+)
+def test_a_value_that_torchrun_cannot_read_is_one_line(run_unchecked, agent, options):
+    done = run_unchecked("torchrun-distributed", *options.split(), "train.py", env=agent)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"torchrun-distributed: {options.split()[0].partition('=')[0]}=")
 
 
 FITTING = ("--nnodes=1:4", "--nnodes=2", "--nnodes=1 --rdzv-endpoint=mine:1")

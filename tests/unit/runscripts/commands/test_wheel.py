@@ -1,14 +1,11 @@
 """The launcher without EasyBuild: `pip install ./runscripts` puts its commands into an environment."""
 
-import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from command_environment import SHOW_ENVIRONMENT
 
 SHOW_PREFIX = "import os, sys; print(sys.prefix, os.environ['RANK'], os.environ['WORLD_SIZE'])"
 
@@ -49,17 +46,3 @@ def test_all_commands_are_there_and_no_torchrun_in_place_of_torchs(run, environm
     share = environment / "share/pytorch-runscripts/runscripts"
     for name in ("pytorch-doctor", "pytorch-stacks"):  # which pytorch-run and pytorch-stacks start on the nodes
         assert run(str(share / name), "--help").lower().startswith("usage: ")
-
-
-def test_the_workers_of_torchrun_are_started_by_the_wheels_own_command(run, environment, agent, worker):
-    agent["PATH"] += f":{environment}/bin"
-    arguments, env = json.loads(run(f"{environment}/bin/torchrun-distributed", "train.py", env=agent))
-    assert "--nnodes=2" in arguments
-    path = {"PATH": f"{environment}/bin:/usr/bin:/bin"}
-    shown = json.loads(run(env["PYTHON_EXEC"], "-c", SHOW_ENVIRONMENT, env={**env, **worker, **path}))
-    assert shown["RANK"] == "0"
-
-
-def test_the_package_list_has_the_environment_alone(run, environment):
-    rows = run(str(environment / "bin" / "list-packages"), env={"PATH": os.defpath}).splitlines()
-    assert [row.split()[0] for row in rows] == ["Package", "pytorch-runscripts"]

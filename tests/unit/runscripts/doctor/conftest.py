@@ -14,7 +14,7 @@ version = '2.13.0'
 toolchain = SYSTEM
 gpu = {gpu!r}
 """
-FACTS = {"cuda": None, "hip": None, "xpu": None, "devices": [], "fault": None, "plugin": None}
+FACTS = {"cuda": None, "hip": None, "devices": [], "fault": None, "plugin": None}
 
 
 @pytest.fixture

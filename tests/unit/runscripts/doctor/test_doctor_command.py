@@ -6,14 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from programs import program
-from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, context, ok
-from pytorch_doctor.checks import installation as installation_checks
-from pytorch_doctor.doctor import as_json, as_table, run_all
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, Finding, ok
+from pytorch_doctor import doctor as doctor_module
+from pytorch_doctor.doctor import as_table, run_all
 
 
 def test_without_a_module_it_reports_what_to_load_and_fails_and_checks_that_pass_are_success(doctor):
@@ -21,26 +20,37 @@ def test_without_a_module_it_reports_what_to_load_and_fails_and_checks_that_pass
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["check", "verdict", "finding"]
-    assert lines[1].split()[:2] == ["module", "FAIL"] and "-> module load PyTorch/<version>" in lines[2]
-    done = doctor("--only", "home,caches", "--json")
+    assert lines[2].split()[:2] == ["module", "FAIL"] and "-> module load PyTorch/<version>" in lines[3]
+    done = doctor("--only", "torch,disk", "--json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["verdict"]) == (0, OK)
-    assert [row["check"] for row in found["checks"]] == ["caches", "home"]
+    assert [row["check"] for row in found["checks"]] == ["disk", "torch"]
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--only", "homes"), ("--timeout", "0"), ("--timeout", "9" * 12), ("--nothing",)]
+    ("arguments", "message"),
+    [
+        ("--only nope", "argument --only: no check 'nope': the checks are disk, module, torch, versions, gpu, network"),
+        ("--timeout 0", "argument --timeout: 0 is not a number from 1 to 999999"),
+        ("--timeout 999999999999", "999999999999 is not a number"),
+        ("--nothing", "unrecognized arguments: --nothing"),
+    ],
 )
-def test_an_option_that_makes_no_sense_is_refused(doctor, arguments):
-    done = doctor(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "usage: pytorch-doctor" in done.stderr
+def test_an_option_that_makes_no_sense_is_refused_in_one_line(doctor, arguments, message):
+    done = doctor(*arguments.split())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("pytorch-doctor: ") and message in done.stderr
 
 
 @pytest.mark.parametrize(
     "second",
-    [{"SLURM_STEP_ID": "0", "SLURM_LOCALID": "1"}, {"FLUX_TASK_LOCAL_ID": "1"}, {"PALS_LOCAL_RANKID": "1"}],
-    ids=["srun", "flux run", "PALS"],
+    [
+        {"SLURM_STEP_ID": "0", "SLURM_LOCALID": "1"},
+        {"FLUX_TASK_RANK": "1", "FLUX_TASK_LOCAL_ID": "1"},
+        {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1"},
+        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+    ],
+    ids=["srun", "flux run", "PALS", "mpirun"],
 )
 def test_the_first_task_of_a_node_speaks_for_it(doctor, second):
     done = doctor(**second)
@@ -56,29 +66,20 @@ def test_it_works_through_the_link_in_the_modules_bin_without_the_modules_python
     (root / "bin" / "pytorch-doctor").symlink_to("../runscripts/pytorch-doctor")
     done = doctor(script="pytorch-doctor --only module", **env)
     assert done.returncode == 0, done.stderr
-    assert "PyTorch/2.13.0-cpu (venv), profile lumi" in done.stdout
+    assert "PyTorch (venv)" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ('"$0" --only slurm >/dev/full', "cannot write to standard output: No space left on device. Check its disk"),
-        ('"$0" --only slurm | true; exit ${PIPESTATUS[0]}', None),
-        (
-            'ulimit -n 6; "$0" --only home,slurm,caches',
-            "cannot start the checks: Too many open files.",
-        ),
+        ('"$0" --only torch >/dev/full', "cannot write to standard output: No space left on device. Check its disk"),
+        ('"$0" --only torch | true; exit ${PIPESTATUS[0]}', None),
     ],
 )
-def test_output_that_is_not_read_a_full_disk_and_limits_are_no_traceback(doctor, script, message):
+def test_output_that_is_not_read_and_a_full_disk_are_no_traceback(doctor, script, message):
     done = doctor(script=script)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", bool(message))
     assert done.stderr.startswith(f"pytorch-doctor: {message}" if message else "")
-
-
-def test_a_value_that_is_no_text_is_printed_as_it_is(doctor):
-    done = doctor(script="""EBROOTPYTORCH=$'/x\\xff' "$0" --only module | od -An -c""")
-    assert "E B R O O T P Y T O R C H = / x 377" in " ".join(done.stdout.split()), done.stderr
 
 
 # What is printed
@@ -86,41 +87,44 @@ def test_a_value_that_is_no_text_is_printed_as_it_is(doctor):
 FINE, BROKEN = Finding(OK, "fine", "", "one"), Finding(FAIL, "broken", "mend it", "five")
 
 
-def test_a_table_has_a_line_for_each_check_and_each_remedy_faults_alone_name_the_node_and_json_the_worst():
-    found = [FINE, BROKEN]
-    lines = ["check  verdict  finding", "one    ok       fine", "five   FAIL     broken", "                -> mend it"]
-    assert as_table("n1", found).splitlines() == [*lines, "n1: 1 ok, 1 FAIL"]
-    faults = ["n1: 1 ok, 1 FAIL", *(f"n1: {line}" for line in lines[2:])]
-    assert as_table("n1", found, faults_only=True).splitlines() == faults
-    warned = [Finding(NOT_APPLICABLE, "nothing", "", "one"), Finding(WARN, "", "", "two")]
-    assert [json.loads(as_json("n1", shown))["verdict"] for shown in (found, warned, warned[:1])] == [FAIL, WARN, OK]
+def test_a_table_has_a_line_for_each_check_and_each_remedy_and_faults_alone_name_the_node():
+    lines = ["one       ok       fine", "five      FAIL     broken", "                   -> mend it"]
+    table = as_table([FINE, BROKEN], "1 ok, 1 FAIL", "n1", faults_only=False)
+    assert table.splitlines() == ["check     verdict  finding", *lines, "n1: 1 ok, 1 FAIL"]
+    faults = as_table([BROKEN], "1 ok, 1 FAIL", "n1", faults_only=True)
+    assert faults.splitlines() == ["n1: 1 ok, 1 FAIL", *(f"n1: {line}" for line in lines[1:])]
 
 
 # The deadline
 
 
-def test_a_check_that_hangs_is_a_failure_and_the_others_have_their_say():
+def test_a_check_that_hangs_is_a_failure_and_those_after_it_are_not_run(monkeypatch):
     def hang(_):
         subprocess.run(["sleep", "infinity"], check=False)
 
-    checks = {"torch": lambda _: ok("fine"), "stuck": hang, "gpu": hang, "other": hang}
-    findings = [(finding.check, finding.verdict, finding.finding) for finding in run_all(checks, None, 1)]
-    assert findings == [("torch", OK, "fine"), *((name, FAIL, "no answer within 1 s") for name in [*checks][1:])]
+    monkeypatch.setattr(doctor_module, "CHECKS", {"one": lambda _: ok("fine"), "two": hang, "three": hang})
+    findings = run_all(["one", "two", "three"], None, 1)
+    assert [(finding.check, finding.verdict) for finding in findings] == [
+        ("one", OK),
+        ("two", FAIL),
+        ("three", NOT_APPLICABLE),
+    ]
+    assert findings[1].finding == "no answer within 1 s"
 
 
-def test_what_a_check_did_not_foresee_is_its_failure(tmp_path):
+def test_what_a_check_did_not_foresee_is_its_failure(monkeypatch, tmp_path):
     def surprise(_):
         raise ValueError("odd")
 
     def closed(_):
         (tmp_path / "absent").read_text()
 
-    checks = {"torch": surprise, "gpu": closed, "driver": lambda _: ok("fine"), "four": lambda _: os._exit(0)}
-    one, two, three, four = run_all(checks, None, 60)
+    checks = {"one": surprise, "two": closed, "three": lambda _: ok("fine"), "four": lambda _: os._exit(0)}
+    monkeypatch.setattr(doctor_module, "CHECKS", checks)
+    one, two, three, four = run_all(list(checks), None, 60)
     assert (one.verdict, one.finding) == (FAIL, "ValueError: odd")
     assert two.finding == f"[Errno 2] No such file or directory: '{tmp_path}/absent'"
-    assert three.verdict == OK
-    assert four.finding == "ended without an answer"
+    assert (three.verdict, four.verdict) == (OK, FAIL)
 
 
 INTERRUPTED = """
@@ -131,42 +135,19 @@ def hang(_):
     sleep = subprocess.Popen(["sleep", "1000"])
     os.write(1, b"\\n")
     sleep.wait()
-doctor.CHECKS = {"home": hang, "caches": hang}
-sys.exit(doctor.main(["--only", "home,caches"]))
+doctor.CHECKS = {"disk": hang}
+sys.exit(doctor.main(["--only", "disk"]))
 """
 
 
-#: A signal between the start of a check and the note of it.
-AT_ONCE = """
-import os, signal
-fork = os.fork
-def fork_and_interrupt():
-    process = fork()
-    if process:
-        os.kill(os.getpid(), signal.SIGTERM)
-    return process
-os.fork = fork_and_interrupt
-"""
-
-
-@pytest.mark.parametrize(
-    ("before", "number", "status"), [("", signal.SIGINT, 130), ("", signal.SIGTERM, 143), (AT_ONCE, None, 143)]
-)
-def test_a_doctor_that_is_interrupted_ends_what_it_has_started_without_a_traceback(runscripts, before, number, status):
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_doctor_that_is_interrupted_ends_what_it_has_started_without_a_traceback(runscripts, number, status):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", before + INTERRUPTED, runscripts], **pipes)
-    if number:
-        assert [process.stdout.readline() for _ in range(2)] == ["\n"] * 2
-        process.send_signal(number)
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, runscripts], **pipes)
+    assert process.stdout.readline() == "\n"
+    process.send_signal(number)
     # the pipes end with the last process that has them
     assert (process.communicate(timeout=300)[1], process.returncode) == ("", status)
-
-
-def test_the_installation_is_read_by_checks_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(context, "read_recipe", lambda _: time.sleep(1000))
-    here = context.Context({"EBROOTPYTORCH": str(tmp_path / "absent"), "SIFPYTORCH": "/x.sif"})
-    (found,) = run_all({"image": installation_checks.check_image}, here, 1)
-    assert (found.verdict, found.finding) == (FAIL, "no answer within 1 s")
 
 
 def test_a_switch_that_is_neither_0_nor_1_is_the_users(doctor, installation):

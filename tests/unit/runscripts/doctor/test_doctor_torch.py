@@ -2,7 +2,6 @@
 
 import ctypes.util
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -13,41 +12,29 @@ from pytorch_doctor import FAIL, OK, WARN
 from pytorch_doctor.checks import installation as checks
 from pytorch_doctor.probe import PROBE
 
-ENV, BASE, MINE = "/home/u/env", "/home/u/base", "your own, in {}, hides the module's 2.13.0"
-NEWER = {"version": "2.14.0+cu130", "directory": f"{BASE}/torch"}
-#: The lock's torch, None without a lock; what torch reports; then verdict, message, remedy.
+ENV, BASE, MINE = "/home/u/env", "/home/u/base", "your own, in {}, hides the module's"
+#: What torch reports; then verdict, message, remedy.
 TORCHES = [
-    (None, {"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's", ""),
-    (None, {"directory": "/user-software/torch"}, WARN, MINE.format("user-software"), ""),
-    (None, {"in_image": False, "directory": f"{ENV}/torch", "prefix": ENV}, WARN, MINE.format(ENV), "deactivate it"),
-    (None, {"version": "2.12.0"}, FAIL, "the module is for 2.13.0", ""),
-    (None, {"total": 7.0}, FAIL, "eight ones", ""),
-    (None, {}, OK, "torch 2.13.0+cpu from /opt/torch", ""),
-    (
-        "2.13.0+cpu",
-        {"directory": f"{BASE}/torch"},
-        WARN,
-        MINE.format("PYTHONUSERBASE"),
-        f"rm -r {BASE}/torch {BASE}/to",
-    ),
-    # uninstalled from a venv that its user may write to
-    ("2.13.0+cpu", {"version": "2.13.0+cu130"}, WARN, "the module is for 2.13.0+cpu", "eb --rebuild PyTorch-2."),
-    ("2.13.0", {"version": "2.13.0+cu130"}, OK, "2.13.0+cu130", ""),  # so the index's own wheels
-    ("2.6.0a0+ecf3bae.nv25.1", {"version": "2.6.0a0+ecf3bae.nv25.01"}, OK, "nv25.01", ""),
-    ("2.10.0", {"version": "2.10.0a0+git1"}, OK, "2.10.0a0+git1", ""),  # so images whose recipe alone is known
-    ("2.10.0", {"version": "2.1.0"}, FAIL, "the module is for 2.10.0", "eb --rebuild"),
+    ({"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's", "move it"),
+    ({"directory": "/user-software/torch"}, WARN, MINE.format("user-software"), "rm -r /user-software/torch"),
+    ({"in_image": False, "directory": f"{ENV}/torch", "prefix": ENV}, WARN, MINE.format(ENV), "deactivate it"),
+    ({"directory": f"{BASE}/torch"}, WARN, MINE.format("PYTHONUSERBASE"), f"rm -r {BASE}/torch {BASE}/to"),
+    ({"total": 7.0}, FAIL, "eight ones", "exclude this node"),
+    ({}, OK, "torch 2.13.0+cpu from /opt/torch", ""),
 ]
 
 
-@pytest.mark.parametrize(("recorded", "facts", "verdict", "message", "remedy"), TORCHES)
-def test_another_torch_is_told_from_the_modules(python, recorded, facts, verdict, message, remedy):
-    here = python(facts, PYTHONUSERBASE=BASE)
-    if recorded:
-        (here.module / "constraints.txt").write_text(f"numpy==2.0\ntorch=={recorded}\ntorchgen==1\n")
-    found = checks.check_torch(here)
+@pytest.mark.parametrize(("facts", "verdict", "message", "remedy"), TORCHES)
+def test_another_torch_is_told_from_the_modules(python, facts, verdict, message, remedy):
+    found = checks.check_torch(python(facts, PYTHONUSERBASE=BASE))
     assert found.verdict == verdict and message in found.finding and remedy in found.remedy
 
 
+#: Standard errors of an image that does not start: a node that denies containers is no fault of the installation.
+SQUASHFUSE = (
+    "FATAL:   container creation failed: squashfuse_ll exited: fuse: failed to open /dev/fuse: Permission denied"
+)
+NAMESPACES = "ERROR  : Failed to create user namespace: not allowed"
 SAID = "/e is active, but its Python, /e/p, does not exist on this host"
 
 
@@ -55,7 +42,11 @@ SAID = "/e is active, but its Python, /e/p, does not exist on this host"
     ("error", "finding", "remedy"),
     [
         ("ImportError: libx", "python does not import torch: ImportError: libx", "unset PYTHONPATH; "),
-        ("FATAL: fuse: cannot open /dev/fuse: not permitted", "FATAL: fuse", "Containers need /dev/fuse; ask an"),
+        (SQUASHFUSE, "failed to open /dev/fuse", "Containers need /dev/fuse; ask an"),
+        ("FATAL:   fuse: device not found, try modprobe fuse first", "device not found", "Containers need /dev/fuse"),
+        ("FATAL:   user: unknown userid 54321", "unknown userid 54321", "report the node to the site"),
+        (NAMESPACES, NAMESPACES, "Containers need user namespaces"),
+        ("FATAL: no such format", "FATAL: no such format", "run `check-image`, and install"),
         (f"conda-python-simple: {SAID}. Deactivate it", SAID, "Deactivate it"),  # the launcher's words
     ],
 )
@@ -138,23 +129,6 @@ def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(tmp_path, versi
         shutil.copy(library, tmp_path / f"lib{name}")
     facts = probe(tmp_path, {"LD_LIBRARY_PATH": str(tmp_path), **env}, gpus=1, **{version: "7.0"})
     assert facts["plugin"] == plugin
-
-
-@pytest.mark.parametrize(("kind", "plugin"), [("nccl", "aws-ofi-nccl 1.18.0-aws"), ("rccl", "aws-ofi-rccl 1.4.0")])
-def test_the_versions_are_those_of_the_libraries_that_nccl_loads(tmp_path, kind, plugin):
-    if shutil.which("gcc") is None:
-        pytest.skip("gcc is not installed: it makes the libraries")
-    sources = {
-        f"lib{kind}-net.so": f'const char *log(void) {{ return "Initializing {plugin}"; }}',
-        "libfabric.so.1": "unsigned fi_version(void) { return 1u << 16 | 22; }",
-    }
-    for name, source in sources.items():
-        (tmp_path / f"{name}.c").write_text(source)
-        subprocess.run(["gcc", "-shared", "-fPIC", "-fno-builtin", "-o", name, f"{name}.c"], cwd=tmp_path, check=True)
-    found = probe(tmp_path, {"LD_LIBRARY_PATH": str(tmp_path)}, **{"cuda" if kind == "nccl" else "hip": "13.0"})
-    name, version = re.fullmatch(r"(\S+) ([0-9.]+)\S*", plugin).groups()
-    assert found["plugin"] == f"lib{kind}-net.so"
-    assert found["versions"] == {kind.upper(): "2.28.9", name: version, "libfabric": "1.22"}
 
 
 def test_the_probe_names_the_environment_that_torch_is_in(tmp_path):

@@ -21,9 +21,21 @@ def test_own_options_and_those_of_srun_may_be_mixed():
     assert parse([*of_srun[:2], "--spare", "1", *of_srun[2:], "--", "x"]).srun == of_srun
 
 
+def test_a_line_with_srun_behind_the_dashes_has_its_options_there():
+    line = "--silent 30m --spare 1 -- srun -N2 -c 4 -l --gres gpu:4 --exact --mem=0 python -N9 train.py"
+    options = parse(line.split())
+    assert (options.silent, options.spare, options.nodes) == (1800, 1, 2)
+    assert options.srun == ["-c", "4", "-l", "--gres", "gpu:4", "--exact", "--mem=0"]
+    assert options.command == ["python", "-N9", "train.py"]
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
+        ("--silent 30 -o x -- y", "--silent sees no output that srun writes to files. Omit -o;"),
+        ("--silent 30 -- srun --error=x y", "Omit --error=x;"),
+        ("--silent 0 -- x", "0 is not a time, such as 90s, 30m or 2h"),
+        ("--silent 1d -- x", "1d is not a time"),
         ("-N2 train.py", "no command after `--`"),
         ("-N2 --", "no command after"),
         ("-N2-4 -- x", "2-4 is not a number from 1"),
@@ -105,8 +117,8 @@ NO_ROUTE = "failed: srun: Task launch failed"
 GPU = '{"check": "gpu", "verdict": "FAIL", "finding": "none"}'
 WARNING = GPU.replace("FAIL", "WARN")
 NO_GPUS = {"fails_n1": GPU, "fails_n3": GPU}
-FULL = f'{GPU}, {{"check": "caches", "verdict": "FAIL", "finding": "No space left on device"}}'
-OF_CHECKS = "all nodes: pytorch-doctor: gpu: none...n2 failed: pytorch-doctor: caches: No space left on device"
+FULL = f'{GPU}, {{"check": "disk", "verdict": "FAIL", "finding": "No space left on device"}}'
+OF_CHECKS = "all nodes: pytorch-doctor: gpu: none...n2 failed: pytorch-doctor: disk: No space left on device"
 HETEROGENEOUS = variables(
     "SLURM_JOB_ID=7 SLURM_HET_SIZE=2 SLURM_NTASKS=4 SLURM_JOB_ID_HET_GROUP_0=7 SLURM_NTASKS_HET_GROUP_0=1 "
     "SLURM_JOB_NUM_NODES_HET_GROUP_0=1 SLURM_JOB_ID_HET_GROUP_1=8 SLURM_NTASKS_HET_GROUP_1=6 "
@@ -130,7 +142,7 @@ RUNS = [
     ("--spare 1", {}, TWELVE, 0, ["--ntasks=8"], ""),
     ("--spare 1", {}, {"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "4(x3)"}, 0, ["--nodelist=n1,n2 conda"], ""),
     ("", {}, FIVE, 0, ["--ntasks=5"], ""),
-    ("--spare 1", {}, FIVE, 2, [], "SLURM_NTASKS=5 is of 3 nodes, and a run has 2 nodes. Name its tasks"),
+    ("--spare 1", {}, FIVE, 2, [], "the job's 5 tasks are of 3 nodes, and a run has 2 nodes. Name its tasks"),
     ("-N3 --spare 1", {}, ENV, 2, [], "-N3 and --spare 1 need 4 nodes, and the allocation has 3"),
     ("--spare 3", {}, ENV, 2, [], "--spare 3 need 4 nodes"),
     # again without the node that does not answer; srun may wait for ever, so it has a limit
@@ -175,7 +187,7 @@ RUNS = [
     ("--het-group=0,1", COMPONENTS, HETEROGENEOUS, 2, [], "SLURM_JOB_ID_HET_GROUP_0,1 is not set. Name one"),
     # inside a step; up to Slurm 25.11 that of salloc's shell alone has a number
     ("-n3", {}, IN_STEP, 0, ["--overlap ...bind=none"], ""),
-    ("", {}, IN_STEP, 2, [], "SLURM_NTASKS=3 is of another step, and a run has 3 nodes. Name its tasks"),
+    ("", {}, IN_STEP, 2, [], "the job's 3 tasks are of another step, and a run has 3 nodes. Name its tasks"),
     *(("", {}, {**IN_STEP, "SLURM_STEP_ID": step}, 0, ["--ntasks=3"], "") for step in ("-5", "4294967291")),
 ]
 
@@ -215,7 +227,7 @@ OF_N2, OF_N1 = "srun: error: n2: tasks 4-7: Killed", "srun: error: n1: tasks 0-3
     ],
 )
 def test_sruns_messages_name_the_node_that_failed_first(lines, failed):
-    assert list(killed_nodes(lines)) == failed
+    assert list(killed_nodes("\n".join(lines))) == failed
 
 
 def test_a_terminal_that_is_gone_does_not_change_the_status(cluster):
@@ -224,6 +236,36 @@ def test_a_terminal_that_is_gone_does_not_change_the_status(cluster):
     os.close(source)
     assert cluster.start(f"--no-preflight -l -- {LAUNCHER}", stderr=target).wait(300) == 0
     os.close(target)
+
+
+def test_an_exported_file_of_srun_is_an_error_of_silent(cluster):
+    _, said = cluster.run(f"--silent 30 -- {LAUNCHER}", {**ENV, "SLURM_STDOUTMODE": "out.%t"})
+    assert "Omit SLURM_STDOUTMODE;" in said
+
+
+#: A srun that writes a part of a line, waits, and is then ended by a signal.
+HANGS = "printf 'step\\r 1'; trap 'kill %1; exit 143' TERM; sleep 600 & wait"
+
+
+def test_a_step_without_output_is_ended_and_runs_again_on_the_same_nodes(cluster):
+    cluster.write(step_1=HANGS, step_2="printf complete; sleep 1.5; printf ' now' >&2")
+    with (cluster.directory / "output").open("wb") as output:
+        process = cluster.start("--no-preflight --silent 2 -- train", stdout=output, stderr=subprocess.PIPE)
+        said = process.communicate(timeout=300)[1]
+    assert (process.returncode, len(cluster.steps)) == (0, 2), said
+    assert (cluster.directory / "output").read_bytes() == b"step\r 1complete"
+    assert "pytorch-run: no output for 2 s: the stacks of the ranks, then the step is ended\n" in said
+    assert "pytorch-stacks: " in said  # of the written squeue
+    assert said.endswith(" now")
+
+
+def test_a_step_that_writes_any_byte_is_not_ended_and_retries_have_a_limit(cluster):
+    cluster.write(step_1="for i in 1 2 3 4 5 6; do printf .; sleep 0.5; done; exit 3")
+    assert cluster.run("--silent 2 -- train")[0] == 3
+    cluster.write(calls="", step_1=HANGS, step_2=HANGS)
+    status, said = cluster.run("--silent 1 --retries 1 -- train")
+    assert (status, len(cluster.steps)) == (143, 2)
+    assert "run 2 exited with status 143, the last of --retries 1" in said
 
 
 def test_a_signal_goes_to_srun_and_ends_the_repetition(cluster):

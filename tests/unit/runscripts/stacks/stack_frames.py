@@ -1,5 +1,7 @@
 """Frames of ranks, as py-spy 0.4 names them: [function, file, line], the innermost first."""
 
+from pytorch_stacks import Rank, Thread
+
 SITE = "/opt/venv/lib/python3.11/site-packages"
 DISTRIBUTED = f"{SITE}/torch/distributed/distributed_c10d.py"
 IN_ALL_REDUCE = [
@@ -13,6 +15,6 @@ IN_NEXT_BATCH = [["next_batch", "/home/u/data.py", 44], ["<module>", "/home/u/tr
 
 def rank(number, frames=IN_ALL_REDUCE, *, node="nid0001", fault=None, threads=(), **fields):
     """A rank as `read_node` describes it."""
-    named = [] if fault else [{"name": "MainThread", "frames": frames}, *threads]
-    found = {"rank": number, "size": 4, "launch": "7.0", "step": "0", "node": node, "pid": 100 + number}
-    return {**found, "threads": named, "fault": fault, **fields}
+    named = [] if fault else [Thread("MainThread", frames), *threads]
+    found = Rank(number, 4, "7.0", "0", node, 100 + number, named, fault)
+    return found._replace(**fields)

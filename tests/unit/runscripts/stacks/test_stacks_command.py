@@ -13,13 +13,13 @@ from stack_frames import rank
 
 @pytest.fixture
 def stacks(runscripts, tmp_path):
-    """A function that runs the command; `rows` and `steps` are what squeue prints."""
+    """A function that runs the command; `rows` are what squeue prints."""
 
     def put(name, code):
         program(tmp_path / "bin" / name, code, "/bin/bash")
 
-    def run(*arguments, rows="7|7|RUNNING|nid000[1-2]", steps="7.0|nid000[1-2]", srun=None, **env):
-        put("squeue", f"case $* in *--steps*) echo '{steps}' ;; *) echo '{rows}' ;; esac\n")
+    def run(*arguments, rows="7|7|RUNNING|nid000[1-2]", srun=None, **env):
+        put("squeue", f"echo '{rows}'")
         if srun is not None:
             put("srun", f'printf "%s\\n" "$@" > {tmp_path}/srun\n{srun}\n')
         env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **env}
@@ -31,7 +31,7 @@ def stacks(runscripts, tmp_path):
 
 def answer(node, *numbers):
     """Shell code which prints the answer of a node as `srun --label` does."""
-    return printed(node, in_lines({"node": node, "ranks": [rank(number, node=node) for number in numbers]}))
+    return printed(node, in_lines(node, [rank(number, node=node) for number in numbers]))
 
 
 def printed(task, lines):
@@ -43,7 +43,7 @@ def test_a_node_without_an_answer_and_its_ranks_are_named(stacks):
     code += "echo 'srun: error: Node nid0002 is down' >&2; exit 1\n"
     done = stacks("7", srun=code)
     assert done.returncode == 1
-    assert "\nranks 2-3: no process found\n" in done.stdout
+    assert "\nrank 2-3: no process found\n" in done.stdout
     assert done.stdout.endswith("\nnid0002: no answer: srun: error: Node nid0002 is down\n")
 
 
@@ -51,7 +51,10 @@ def test_srun_that_hangs_is_ended(monkeypatch, tmp_path):
     program(tmp_path / "srun", "exec sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(command, "STEP_SECONDS", -1)
-    assert command.ask_nodes("7", None, "n1", None, 1) == ([], [("n1", "no answer: timed out after 1 s")])
+    assert command.ask_nodes(command.Component("7", "", "n1"), None, 1) == (
+        [],
+        [("n1", "no answer: timed out after 1 s")],
+    )
 
 
 NO_RANK = (
@@ -65,8 +68,6 @@ NO_RANK = (
     [
         ("9", {"rows": ""}, "job 9 does not run: Slurm has no such job. Running jobs: squeue --me"),
         ("7", {"rows": "7|7|PENDING|"}, "job 7 does not run: its state is PENDING. Running jobs: squeue --me"),
-        ("7.5", {"steps": "7.0|n1"}, "step 7.5 does not run. Steps of this job: 7.0"),
-        ("7.5", {"steps": ""}, "step 7.5 does not run. Steps of this job: none"),
         ("", {}, "no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help"),
         ("7", {"rows": "7|7|RUNNING|nid0001", "srun": answer("nid0001")}, NO_RANK),
     ],
@@ -83,13 +84,12 @@ def test_a_job_is_a_number_or_an_element_of_an_array(stacks, name):
 
 
 def test_an_answer_survives_being_mixed_with_others():
-    answers = [{"node": f"nid{number}", "ranks": [rank(number) for number in range(40)]} for number in range(3)]
-    parts = [printed(f" {n}", in_lines(answer)).splitlines()[1:-1] for n, answer in enumerate(answers)]
+    answers = {f"nid{node}": [rank(number) for number in range(40)] for node in range(3)}
+    parts = [printed(f" {node[3:]}", in_lines(node, ranks)).splitlines()[1:-1] for node, ranks in answers.items()]
     assert max(len(line) for lines in parts for line in lines) < 1000
     mixed = [line for lines in zip(*parts) for line in reversed(lines)]
-    read = read_lines("\n".join(["srun: noise", *mixed]))
-    assert sorted(read, key=lambda answer: answer["node"]) == answers
-    assert {answer["node"] for answer in read_lines("\n".join(mixed[1:]))} == {"nid0", "nid1"}
+    assert read_lines("\n".join(["srun: noise", *mixed])) == answers
+    assert set(read_lines("\n".join(mixed[1:]))) == {"nid0", "nid1"}
 
 
 ARRAY = "7_2|7|PENDING|\n7_1|9|RUNNING|nid0002\n7_0|8|RUNNING|nid0001"
@@ -97,21 +97,18 @@ HETEROGENEOUS = "7+0|7|RUNNING|nid0002\n7+1|8|RUNNING|nid0001"
 
 
 @pytest.mark.parametrize(
-    ("rows", "steps", "arguments", "title", "asked"),
+    ("rows", "arguments", "title", "asked"),
     [
-        # squeue prints all steps of an array for the job that has the array's number
-        ("7_1|7|RUNNING|nid0001", "7_0.0|nid0004\n7_1.0|nid0003", "7_1.0", "job 7_1", [("7", None, "nid0003")]),
-        (ARRAY, "", "7", "job 7_0", [("8", None, "nid0001"), ("9", None, "nid0002")]),
-        (ARRAY, "7_0.0|nid0001\n7_0.batch|nid0001", "7.0", "job 7_0", [("8", None, "nid0001")]),
-        (HETEROGENEOUS, "", "7", "job 7", [("7", "0", "nid0002"), ("7", "1", "nid0001")]),
-        (HETEROGENEOUS, "", "7+1", "job 7+1", [("7", "1", "nid0001")]),
-        (HETEROGENEOUS.splitlines()[1], "", "8", "job 7+1", [("7", "1", "nid0001")]),
-        (HETEROGENEOUS, "8.0|nid0001", "7.0", "job 7", [("7", "1", "nid0001")]),
+        ("7_1|7|RUNNING|nid0001", "7_1.0", "job 7_1", [("7", None, "nid0001")]),
+        (ARRAY, "7", "job 7_0", [("8", None, "nid0001"), ("9", None, "nid0002")]),
+        (HETEROGENEOUS, "7", "job 7", [("7", "0", "nid0002"), ("7", "1", "nid0001")]),
+        (HETEROGENEOUS, "7+1", "job 7+1", [("7", "1", "nid0001")]),
+        (HETEROGENEOUS.splitlines()[1], "8", "job 7+1", [("7", "1", "nid0001")]),
     ],
 )
-def test_an_array_its_elements_and_components_are_jobs(stacks, tmp_path, rows, steps, arguments, title, asked):
+def test_an_array_its_elements_and_components_are_jobs(stacks, tmp_path, rows, arguments, title, asked):
     code = f"printf '%s ' \"$@\" >> {tmp_path}/all; echo >> {tmp_path}/all\n"
-    done = stacks(arguments, rows=rows, steps=steps, srun=code + answer("nid0001", 0, 1, 2, 3))
+    done = stacks(arguments, rows=rows, srun=code + answer("nid0001", 0, 1, 2, 3))
     assert done.stdout.startswith(f"{title}, step 0: 4 ranks"), done.stderr
     called = (tmp_path / "all").read_text().splitlines()
     assert all({"--overlap", "--gres=none"} <= set(line.split()) for line in called)

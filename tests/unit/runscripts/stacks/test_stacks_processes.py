@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 from pytorch_launch import LaunchError
-from pytorch_stacks.node import find_ranks, read_node, read_stacks
+from pytorch_stacks.node import Selection, find_ranks, read_node, read_stacks
 
 RANK = {"RANK": "3", "WORLD_SIZE": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "PYTORCH_LAUNCH_ID": "7.0"}
 MINE = os.getuid()
 
 
-def found(root, *selection, uid=MINE, node="nid0001"):
-    return [(int(rank.env["RANK"]), rank.pid) for rank, _ in find_ranks(root, uid, node, *selection)]
+def selection(job=None, step=None, *, uid=MINE, node="nid0001"):
+    return Selection(uid, node, job, step)
+
+
+def found(root, *job_and_step, **fields):
+    return [(int(rank.env["RANK"]), rank.pid) for rank, _ in find_ranks(selection(*job_and_step, **fields), root)]
 
 
 def test_a_rank_is_a_python_with_the_variables_of_a_rank(proc):
@@ -41,7 +45,7 @@ def test_children_of_a_rank_belong_to_it_and_later_programs_of_its_task_are_left
     proc(10, started=100, **RANK)
     proc(11, parent=10, started=101, **RANK)
     root = proc(12, parent=9, started=102, **RANK)
-    ((rank, children),) = find_ranks(root, MINE, "nid0001")
+    ((rank, children),) = find_ranks(selection(), root)
     assert (rank.env["RANK"], rank.pid, children) == ("3", 10, [11])
 
 
@@ -58,8 +62,8 @@ def test_the_worlds_that_a_plain_torchrun_starts_on_each_node_are_separate(proc)
     del worker["PYTORCH_LAUNCH_ID"]
     root = proc(10, **worker)
     proc(11, **{**worker, "MASTER_ADDR": "nid0001", "RANK": "2"})
-    answers = [read_node(node, {}, MINE, 1, "7", "0", root)["ranks"] for node in ("nid0001", "nid0002")]
-    found = [{rank["launch"] for rank in ranks} for ranks in answers]
+    answers = [read_node(selection("7", "0", node=node), 1, root) for node in ("nid0001", "nid0002")]
+    found = [{rank.launch for rank in ranks} for ranks in answers]
     assert found == [{f"127.0.0.1:29500 on {node}", "nid0001:29500"} for node in ("nid0001", "nid0002")]
 
 
@@ -70,10 +74,9 @@ def test_the_main_thread_of_a_rank_comes_first_and_the_processes_that_it_started
     proc(os.getpid(), **RANK)
     root = proc(4194303, parent=os.getpid(), **RANK)
     program = py_spy("""[ "$4" = 4194303 ] && echo "${threads//t.py/data.py}" || echo "$threads" """)
-    answer = read_node("vm", {"SLURMD_NODENAME": "nid0001"}, MINE, 120, "7", "0", root=root)
-    (rank,) = answer["ranks"]
-    assert (answer["node"], rank["rank"], rank["fault"]) == ("nid0001", 3, None)
-    assert [(thread["name"], thread["frames"]) for thread in rank["threads"]] == [
+    (rank,) = read_node(selection("7", "0"), 120, root)
+    assert (rank.node, rank.rank, rank.fault) == ("nid0001", 3, None)
+    assert rank.threads == [
         ("MainThread", [["f", "/t.py", 3]]),
         ("pin", [["f", "/t.py", 9]]),
         ("of process 4194303", [["f", "/data.py", 9]]),
@@ -82,8 +85,8 @@ def test_the_main_thread_of_a_rank_comes_first_and_the_processes_that_it_started
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert read_stacks(os.getpid(), {"PATH": f"relative:{program.parent}"}, 120)
     py_spy("exit 1")
-    (rank,) = read_node("nid0001", {}, MINE, 120, root=root)["ranks"]
-    assert rank["fault"] == "py-spy: exit status 1"
+    (rank,) = read_node(selection(), 120, root)
+    assert rank.fault == "py-spy: exit status 1"
 
 
 def test_without_py_spy_a_sentence_has_what_to_install(monkeypatch, tmp_path):

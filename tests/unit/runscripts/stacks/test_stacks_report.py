@@ -1,6 +1,7 @@
 """Where ranks are, in words: the odd ones first."""
 
 import pytest
+from pytorch_stacks import Thread
 from pytorch_stacks.report import find_place, report_ranks
 from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE, rank
 
@@ -31,8 +32,7 @@ def test_a_place_is_the_function_that_runs_and_the_users_own_line(frames, words)
 def test_the_odd_rank_comes_first_with_its_node():
     many = [rank(number, size=512) for number in range(512) if number != 37]
     odd = rank(37, IN_NEXT_BATCH, node="nid0012", size=512)
-    nodes = [{"node": "n", "ranks": many}, {"node": "nid0012", "ranks": [odd]}]
-    text, status = report_ranks("job 7", nodes, [])
+    text, status = report_ranks("job 7", [*many, odd], [])
     lines = text.splitlines()
     assert status == 0
     assert lines[0] == "job 7, step 0: 512 ranks on 2 nodes"
@@ -43,36 +43,42 @@ def test_the_odd_rank_comes_first_with_its_node():
 
 
 def test_ranks_without_a_process_or_a_stack_come_before_all_others():
-    nodes = [{"node": "n", "ranks": [rank(0), rank(3, fault="the process has ended")]}]
-    text, status = report_ranks("job 7", nodes, [("nid0002", "no answer")])
+    found = [rank(0), rank(3, fault="the process has ended")]
+    text, status = report_ranks("job 7", found, [("nid0002", "no answer")])
     lines = text.splitlines()
     assert status == 1
-    assert lines[1:3] == ["ranks 1-2: no process found", "rank 3 (nid0001): no stack: the process has ended"]
+    assert lines[1:3] == ["rank 1-2: no process found", "rank 3 (nid0001): no stack: the process has ended"]
     assert lines[3] == "rank 0 (nid0001) in all_reduce at train.py:120"
     assert lines[-1] == "nid0002: no answer"
 
 
 def test_other_threads_are_shown_if_they_run_code_of_the_user():
     threads = [
-        {"name": "pin", "frames": [["run", THREADING, 982]]},
-        {"name": "writer", "frames": [["hold", "/home/u/log.py", 7]]},
+        Thread("pin", [["run", THREADING, 982]]),
+        Thread("writer", [["hold", "/home/u/log.py", 7]]),
     ]
     # workers of a DataLoader
     forked = [["Process._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314], *IN_NEXT_BATCH]
     loop = ["_worker_loop", f"{SITE}/torch/utils/data/_utils/worker.py", 9]
-    threads.append({"name": "of process 8", "frames": [loop, *forked]})
-    threads.append({"name": "of process 9", "frames": [["Images.__getitem__", "/home/u/data.py", 7], loop, *forked]})
-    text, _ = report_ranks("job 7", [{"node": "n", "ranks": [rank(0, threads=threads)]}], [])
+    threads.append(Thread("of process 8", [loop, *forked]))
+    threads.append(Thread("of process 9", [["Images.__getitem__", "/home/u/data.py", 7], loop, *forked]))
+    text, _ = report_ranks("job 7", [rank(0, threads=threads)], [])
     assert "    thread writer in hold at log.py:7\n" in text and "pin" not in text
     assert "    thread of process 9 in Images.__getitem__ at data.py:7\n" in text and "process 8" not in text
 
 
 def test_two_launches_of_a_job_are_reported_one_after_the_other():
-    nodes = [{"node": "n", "ranks": [rank(0, size=1), rank(0, IN_NEXT_BATCH, size=1, launch="7.1", step="1")]}]
-    lines = report_ranks("job 7", nodes, [])[0].splitlines()
+    found = [rank(0, size=1), rank(0, IN_NEXT_BATCH, size=1, launch="7.1", step="1")]
+    lines = report_ranks("job 7", found, [])[0].splitlines()
     assert [line for line in lines if line.startswith("job")] == [f"job 7, step {n}: 1 rank on 1 node" for n in (0, 1)]
 
 
 def test_a_long_stack_is_cut():
     deep = [["f", "/t.py", number] for number in range(90)]
-    assert "    and 70 more\n" in report_ranks("job 7", [{"node": "n", "ranks": [rank(0, deep)]}], [])[0]
+    assert "    and 70 more\n" in report_ranks("job 7", [rank(0, deep)], [])[0]
+
+
+def test_control_characters_in_the_name_of_a_file_are_escaped():
+    text, _ = report_ranks("job 7", [rank(0, [["f", "/home/u/a\x1b[2Jb.py", 1]])], [])
+    assert "rank 0 (nid0001) in f at a\\x1b[2Jb.py:1\n" in text
+    assert "\x1b" not in text

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Finds the launcher that started this process, and the world that it reports."""
+
+from pytorch_launch import LaunchError
+from pytorch_launch.launchers import ALONE, LAUNCHERS, SLURM, TORCHRUN
+from pytorch_launch.launchers.inherited import SUBMIT, is_inherited, is_of_another_step, is_of_this_job
+from pytorch_launch.world import LAUNCH_ID, OF_TORCH
+
+
+def discover(env, hostname, known=()):
+    """The World of the process with environment `env` on `hostname`. Raises LaunchError.
+
+    Variables of a cloud that begin with one of `known` do not matter, as what this process becomes reads them.
+    """
+    inherited = _of_another_step(env)
+    for launcher in LAUNCHERS:
+        if not env.get(launcher.sign):
+            continue
+        if launcher.sign == inherited or (launcher is not SLURM and is_inherited(env, launcher.sign)):
+            inherited = inherited or launcher.sign
+            continue
+        world = _ask(launcher, env, hostname, inherited)
+        if world is not None:
+            return world
+    return _function(ALONE)(env, hostname, inherited, known)
+
+
+def _of_another_step(env):
+    """The variable by which this package knows that its launch is around this job or step, None if it has none."""
+    for name in (TORCHRUN.sign, LAUNCH_ID):
+        if is_of_another_step(env, name):
+            return name
+    return None
+
+
+def _ask(launcher, env, hostname, inherited):
+    """The World of one launcher, None if it did not start this process.
+
+    `inherited` is a variable of another launch, None without one: then torch's variables may be of that launch as well.
+    """
+    if inherited:
+        env = dict(env)
+        env.update(dict.fromkeys(OF_TORCH, ""))
+    world = _function(launcher)(env, hostname)
+    if world is not None and inherited:
+        remedy = SUBMIT
+        if is_of_this_job(env, inherited):
+            remedy = (
+                f"a rank of this job started it: unset {inherited}, and torch's variables such as RANK, before that"
+            )
+        raise LaunchError(f"{inherited}={env[inherited]} is of another launch than {world.source}", remedy)
+    return world
+
+
+def _function(launcher):
+    """The function of a launcher; a rank imports the module of the one that started it."""
+    module, function = launcher.discover.split(":")
+    # `importlib` would import `warnings`
+    return getattr(__import__(f"pytorch_launch.launchers.{module}", fromlist=[function]), function)
