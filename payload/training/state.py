@@ -60,10 +60,11 @@ def load_network(network: nn.Module, saved: Mapping[str, Any]) -> None:
     for prefix in ("module.", "_orig_mod.", "module."):  # of wrappers, in checkpoints of release 1.1.0
         if not names.keys() & saved.keys() and all(name.startswith(prefix) for name in saved):
             saved = {name[len(prefix) :]: value for name, value in saved.items()}
-    for name in list(own):
-        del own[name]  # what is left has the versions of the modules
+    parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}
+    own.clear()  # what is left are the versions of the modules
     for name, value in saved.items():
-        own[names.get(name, name)] = value if isinstance(value, Tensor) else decode(value)
+        name = names.get(name, name)
+        own[name] = value if name in parameters else decode(value)  # torch copies parameters, but not all buffers
     network.load_state_dict(own)
 
 
@@ -192,7 +193,9 @@ def gather_values(run: Run) -> dict[str, Any] | None:
         return None
     return {
         "settings": run.settings,
+        "best": list(run.best),
         "data": run.data,
+        "best": [*run.best],
         "position": own["position"],
         "schedule": schedule_state(run.schedule),
         "extra": {**extra, **{name: [part[name] for part in parts] for name in each}},
@@ -220,7 +223,9 @@ def differing_names(ranks: list[Mapping[str, Any]]) -> list[str]:
                     f"position.{name} is {value} on rank 0 and {other['position'][name]} on rank {rank}. Set it to the "
                     "sum over all ranks (training.distributed.sum_over_ranks)"
                 )
-    return [name for name in first["digests"] if any(other["digests"][name] != first["digests"][name] for other in ranks)]
+    return [
+        name for name in first["digests"] if any(other["digests"][name] != first["digests"][name] for other in ranks)
+    ]
 
 
 def check_values(path: Path, saved: Mapping[str, Any], run: Run) -> None:
@@ -231,6 +236,9 @@ def check_values(path: Path, saved: Mapping[str, Any], run: Run) -> None:
     if changed:
         found = [f"{name} {settings.get(name)} (now {run.settings.get(name)})" for name in changed[:9]]
         raise TrainingError(f"{path}: written with {', '.join(found)}. Use the same options, {REMEDY}")
+    best = list(saved.get("best", ("accuracy", "max")))
+    if best != list(run.best):
+        raise TrainingError(f"{path}: written with best={best} (now {list(run.best)}). Use the same, {REMEDY}")
     data = saved.get("data")  # None: without a fingerprint
     if data and run.data and data != run.data:
         raise TrainingError(f"{path}: written with other data. Use the same data (--data or MNIST_ROOT), {REMEDY}")

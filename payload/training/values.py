@@ -88,11 +88,13 @@ def encode(value: Any, name: str) -> Any:
     if isinstance(value, Tensor):
         return encode_tensor(value, name)
     if isinstance(value, (dict, Counter)):
-        items = {key: encode(each, f"{name}[{key!r}]") for key, each in value.items()}
-        return {COUNTER: items} if isinstance(value, Counter) else items
+        items = {encode_key(key, name): encode(each, f"{name}[{key!r}]") for key, each in value.items()}
+        if isinstance(value, Counter):
+            return {COUNTER: items}
+        return items
     if type(value) in (list, tuple, torch.Size):
-        items = [encode(each, f"{name}[{place}]") for place, each in enumerate(value)]
-        return items if isinstance(value, list) else tuple(items)
+        kind = list if isinstance(value, list) else tuple
+        return kind(encode(each, f"{name}[{place}]") for place, each in enumerate(value))
     if type(value).__module__ == "numpy" and value.dtype.kind in "biufcSU":
         return {ARRAY: torch.tensor(list(value.tobytes()), dtype=torch.uint8), "of": (value.dtype.str, value.shape)}
     for kind in (bool, int, float, str):
@@ -103,11 +105,21 @@ def encode(value: Any, name: str) -> Any:
     return None
 
 
+def encode_key(key: Any, name: str) -> Any:
+    """Return a key of the dictionary ``name``, a number, a text or None; raise TrainingError for others."""
+    if key is not None and type(key) not in (bool, int, float, str):
+        raise TrainingError(f"{name}: its key {key!r} is {type_name(key)}. A checkpoint holds numbers and texts as keys")
+    return key
+
+
 def encode_tensor(tensor: Tensor, name: str) -> Tensor:
     """Return a tensor without its gradient; raise TrainingError if a checkpoint cannot hold its type."""
     if hasattr(tensor, "_local_tensor"):
-        raise TrainingError(f"{name}: a DTensor, of which each rank has a part. Use ShardedCheckpoints for the network")
-    return tensor.detach()
+        raise TrainingError(f"{name}: a DTensor, of which each rank has a part. Only ShardedCheckpoints can store it")
+    tensor = tensor.detach()
+    if type(tensor) is not Tensor:
+        read_back(tensor, name)
+    return tensor
 
 
 def decode(plain: Any) -> Any:
@@ -133,11 +145,11 @@ def decode_array(plain: Mapping[str, Any]) -> Any:
     return np.ndarray(shape, dtype, bytearray(plain[ARRAY].tolist()))[()]
 
 
-def dump(plain: Any) -> bytes:
+def dump(plain: Any) -> memoryview:
     """Return the bytes of a file with a plain value."""
-    content = io.BytesIO()
+    content = io.BytesIO()  # torch.save to a full disk hides the reason: "unexpected pos"
     torch.save(plain, content)
-    return content.getvalue()
+    return content.getbuffer()
 
 
 def read_back(plain: Any, name: str) -> None:
