@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Shows the progress of an epoch: a bar on a terminal, a line every ten seconds in a log."""
+"""Reports what a training runs on, and its progress: a bar on a terminal, a line every ten seconds in a log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,24 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TextIO
 
+import torch
+import torch.distributed as dist
+
+from training.accelerator import find_accelerator
+from training.distributed import World
+
 BAR_SECONDS = 0.1  # between two updates of the bar
 LINE_SECONDS = 10  # between two lines in a log
 BAR_WIDTH = 16  # characters
 CLEAR_LINE = "\r\x1b[K"
+
+
+def report_world(world: World, report: Callable[[str], None], work: str) -> None:
+    """Report the ranks, their devices and ``work``, what they compute; and a GPU that is not used."""
+    ranks = f"world size {world.size}, backend {dist.get_backend()}, device {world.device}"
+    report(f"{ranks}, torch {torch.__version__}, {work}")
+    if world.device.type == "cpu" and find_accelerator():
+        report("A GPU is available; use --gpu to train on it")
 
 
 @dataclass

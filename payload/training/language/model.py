@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from training.accelerator import module_of
 
 VOCABULARY = 256  # a token is a byte
-HEAD_WIDTH, FEWEST_HEADS = 64, 4  # small models have narrower heads, which ranks can divide among them
+HEAD_WIDTH = 64
+FEWEST_HEADS = 4  # small models have narrower heads, which ranks can divide among them
 
 
 class Shape(NamedTuple):
@@ -132,12 +133,9 @@ def set_first_weights(network: GPT, seed: int) -> None:
             is_added = name.endswith(("attention.output.weight", "network.2.weight"))
             deviation = 0.02 / (2 * network.shape.layers) ** 0.5 if is_added else 0.02
             whole.normal_(0, deviation, generator=generator)
-        if isinstance(parameter, DTensor):
-            whole = distribute_tensor(
-                whole.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
-            )
+        whole = whole.to(parameter.device)
         with torch.no_grad():
-            parameter.copy_(whole)
+            parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None))
 
 
 def count_parameters(network: GPT) -> int:
