@@ -95,6 +95,8 @@ def optimizer_state(saved: Mapping[str, Any], parameter: Tensor, is_fused: bool)
     for name, value in saved.items():
         if not isinstance(value, Tensor) or value.dim() == 0:
             state[name] = decode(value)
+        elif hasattr(value, "_local_tensor"):  # a DTensor, which was made in the form of the parameter
+            state[name] = value
         elif value.shape == parameter.shape:
             state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
         elif is_fused:  # its step would write beyond the memory
