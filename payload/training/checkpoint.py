@@ -7,6 +7,7 @@ import argparse
 import errno
 import fcntl
 import os
+import pickle
 import re
 import shutil
 import socket
@@ -28,6 +29,7 @@ from training.files import INCOMPLETE, reading, temporary_name, write_file, writ
 from training.finite import check_weights
 from training.state import (
     REMEDY,
+    check_object,
     check_values,
     gather_values,
     is_trained,
@@ -121,6 +123,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.settings = json_settings(self.settings)
+        for name, subject in self.extra.items():
+            check_object(subject, f"extra[{name!r}]")
         if self.best[1] not in ("min", "max"):
             raise TrainingError(f"best={self.best}: the second value must be 'min' or 'max'")
         if self.best[1] == "min":
@@ -238,7 +242,7 @@ class Checkpoints:
             with writing(file):
                 write_file(file, content)
         if self.is_first:
-            read_new(path)
+            read(path)
             self.is_first = False
         self.delete_outdated(path)
 
@@ -282,7 +286,10 @@ class Checkpoints:
         with fail_together(self.world):
             missing = [part for part in PARTS if part not in state]
             if missing:
-                raise TrainingError(f"{path}: written by another program: it has no {', '.join(missing)}. {REMEDY}")
+                raise TrainingError(
+                    f"{path}: written by another program: it has no {', '.join(missing)}. Choose another directory "
+                    "with --modelpath"
+                )
             check_values(path, state, run)
             with fitting(path):
                 load_network(run.network, state["model"])
@@ -356,28 +363,22 @@ def check_file(path: Path) -> None:
 def read(path: Path) -> dict:
     """Return the state in ``path``, on the CPU, as tensors that are mapped from the file; no code in it runs.
 
-    Raises UnusableError, or TrainingError if it cannot be read.
+    Raises UnusableError if it is damaged, TrainingError if it cannot be read.
     """
     if not path.exists():
         raise TrainingError(f"{path}: not found on {socket.gethostname()}. All nodes must see the same directory")
     with reading(path):
         try:
-            state = torch.load(str(path), map_location="cpu", weights_only=True, **MAPPED)
+            return torch.load(str(path), map_location="cpu", weights_only=True, **MAPPED)
         except (OSError, MemoryError):
             raise
-        except Exception as error:  # for other files torch raises a dozen types
+        except pickle.UnpicklingError as error:
+            raise TrainingError(
+                f"{path}: torch {torch.__version__} cannot read it, and nothing in it was executed "
+                f"({in_one_line(error)}). Use the program that wrote it, {REMEDY}"
+            ) from error
+        except Exception as error:  # for damaged files torch raises a dozen types
             raise damaged(in_one_line(error)) from error
-    if not isinstance(state, dict):
-        raise damaged("not a checkpoint")
-    return state
-
-
-def read_new(path: Path) -> None:
-    """Read a checkpoint that was just written; TrainingError if that fails."""
-    try:
-        read(path)
-    except UnusableError as error:
-        raise TrainingError(f"{path}: written, but torch.load cannot read it: {error}") from error
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def kind_of(path: Path) -> str:
 
 def remedy_for(error: OSError, option: str = "--modelpath") -> str:
     """Return what a user can do about a file that could not be written."""
-    if error.errno == errno.ENOENT:
+    if error.errno == errno.ENOENT and error.filename and not Path(error.filename).parent.exists():
         return f"Its directory was removed during the run: start again, with a directory that stays ({option})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"The files before it are undamaged: free some space and start again, or use another {option}"

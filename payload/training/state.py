@@ -133,16 +133,22 @@ def is_trained(subject: object) -> bool:
     return isinstance(subject, (nn.Module, torch.optim.Optimizer))
 
 
+def check_object(subject: Any, name: str) -> None:
+    """Raise TrainingError with ``name`` if an object of ``extra`` has no state."""
+    is_generator = hasattr(subject, "bit_generator") or hasattr(subject, "set_state")
+    if not is_generator and not hasattr(subject, "load_state_dict"):
+        raise TrainingError(f"{name}: {type(subject).__qualname__} has no state_dict() and load_state_dict()")
+
+
 def object_state(subject: Any, name: str) -> Any:
     """Return the state of an object as a plain value; raise TrainingError with the name of what cannot be stored."""
     if isinstance(subject, nn.Module):
         return network_state(subject, name)
     if hasattr(subject, "bit_generator"):  # a Generator of NumPy
         return encode(subject.bit_generator.state, name)
-    for read in ("state_dict", "get_state"):  # get_state: a Generator of torch
-        if hasattr(subject, read):
-            return encode(getattr(subject, read)(), name)
-    raise TrainingError(f"{name}: {type(subject).__qualname__} has no state_dict() and load_state_dict()")
+    if hasattr(subject, "state_dict"):
+        return encode(subject.state_dict(), name)
+    return encode(subject.get_state(), name)  # a Generator of torch
 
 
 def load_object(subject: Any, saved: Any) -> None:
@@ -238,6 +244,9 @@ def check_values(path: Path, saved: Mapping[str, Any], run: Run) -> None:
     if changed:
         found = [f"{name} {settings.get(name)} (now {run.settings.get(name)})" for name in changed[:9]]
         raise TrainingError(f"{path}: written with {', '.join(found)}. Use the same options, {REMEDY}")
+    has_schedule = saved["schedule"] is not None
+    if has_schedule != (run.schedule is not None):
+        raise TrainingError(f"{path}: written with {'a' if has_schedule else 'no'} schedule. Use the same, {REMEDY}")
     best = list(saved.get("best", ("accuracy", "max")))
     if best != list(run.best):
         raise TrainingError(f"{path}: written with best={best} (now {list(run.best)}). Use the same, {REMEDY}")
