@@ -51,7 +51,7 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
     """Join the ranks for the duration of a ``with`` block: NCCL or XCCL between GPUs, gloo between CPUs.
 
     A rendezvous or a collective that takes longer than ``timeout`` seconds fails. Raises TrainingError
-    if the environment is invalid, if no GPU is visible, if the rendezvous fails, or if the ranks run different programs.
+    if the environment is invalid, no GPU is visible, the rendezvous fails, or the ranks run different programs.
     A world of one rank needs no port, so any number of them can run on one host.
     """
     rank, size, local_rank = read_ranks(environment)
@@ -74,7 +74,8 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
         ) from None
     with leave_afterwards(device.type == "cuda"):
         world = World(rank, size, device, host_group)
-        check_programs(world)
+        if size > 1:
+            check_programs(world)
         yield world
 
 

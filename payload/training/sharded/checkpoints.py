@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -24,8 +23,8 @@ from training.distributed import World, broadcast, fail_together
 from training.files import reading, sync_directory, temporary_name, writing
 from training.finite import check_weights
 from training.options import Interval
-from training.sharded.state import load_run, new_tensors, split_run, without_parts
-from training.sharded.storage import CHECKSUMS, VALUES, ShardWriter, find_damage
+from training.sharded.state import is_divided, load_run, new_tensors, split_run, without_parts
+from training.sharded.storage import VALUES, ShardWriter, find_damage
 from training.state import REMEDY, check_values, random_state, set_random_state
 from training.values import dump, read_back
 
@@ -84,6 +83,8 @@ class ShardedCheckpoints(Checkpoints):
         with fail_together(self.world):
             if any(isinstance(module, FullyShardedDataParallel) for module in run.network.modules()):
                 raise TrainingError("network: FullyShardedDataParallel cannot be saved. Use fully_shard in its place")
+            if isinstance(run.optimizer, torch.optim.LBFGS) and any(map(is_divided, run.network.parameters())):
+                raise TrainingError("optimizer: LBFGS of a divided network cannot be saved. Use another, such as AdamW")
         _, values = split_run(run)
         with fail_together(self.world):
             for name, part in (values or {}).items():
@@ -108,31 +109,29 @@ class ShardedCheckpoints(Checkpoints):
     def save(self, run: Run) -> str:
         """Write a checkpoint and return its path when it is complete; a step that is saved is not written again."""
         self.wait()
-        path = self.path_after(run.position.step)
-        # it may have been deleted, also while it was written
-        if self.step != run.position.step or not broadcast((path / CHECKSUMS).exists(), self.world):
-            self.start(run, asynchronous=False)
-        return str(path)
+        if self.step != run.position.step:
+            self.start(run)
+            self.wait()
+        return str(self.path_after(self.step))
 
-    def start(self, run: Run, *, asynchronous: bool = True) -> None:
-        """Write a checkpoint, after the one before is complete; if ``asynchronous``, only begin to."""
+    def start(self, run: Run) -> None:
+        """Copy the state to host memory, after the checkpoint before is complete, and begin to write it."""
         self.wait()
         if hasattr(run, "settle"):
             run.settle()  # brings its position up to date
         check_weights(run.network.parameters(), self.world)
         tensors, values = split_run(run)
+        path = self.path_after(run.position.step)
+        temporary = broadcast(temporary_name(path), self.world)
+        self.writing = dcp.async_save(
+            tensors,
+            storage_writer=ShardWriter(temporary, self.world, dump(values), partial(self.complete, temporary, path)),
+            # of a tensor that all ranks have, such as a buffer, rank 0's: DistributedDataParallel uses that one
+            planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
+            process_group=self.group,
+        )
+        self.temporary = temporary
         self.step = run.position.step
-        path = self.path_after(self.step)
-        self.temporary = broadcast(temporary_name(path), self.world)
-        complete = partial(self.complete, self.temporary, path)
-        writer = ShardWriter(self.temporary, self.world, dump(values), complete)
-        # Of a tensor that all ranks have, such as a buffer, rank 0's is written: DistributedDataParallel uses that one.
-        planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
-        parts = {"storage_writer": writer, "planner": planner, "process_group": self.group}
-        if asynchronous:
-            self.writing = dcp.async_save(tensors, **parts)
-        else:
-            self.finish(lambda: dcp.save(tensors, **parts))
         self.began = time.monotonic()
 
     def complete(self, temporary: Path, path: Path) -> None:
@@ -144,19 +143,15 @@ class ShardedCheckpoints(Checkpoints):
         self.delete_outdated(path)
 
     def wait(self) -> None:
-        """Return when the checkpoint that is being written is complete."""
-        if self.writing:
-            future = self.writing
-            self.writing = None
-            self.finish(future.result)
-
-    def finish(self, write: Callable) -> None:
-        """Complete a checkpoint; if it fails, delete it and end all ranks with the line of the lowest that failed."""
-        path = self.path_after(self.step)
+        """Return when the checkpoint that is being written is complete; if a rank failed, delete it and end all."""
+        if not self.writing:
+            return
+        future = self.writing
+        self.writing = None
         try:
-            with fail_together(self.world), writing(path):
+            with fail_together(self.world), writing(self.path_after(self.step)):
                 try:
-                    write()
+                    future.result()
                 except dcp.CheckpointException as error:  # the same on all ranks, with the errors of those that failed
                     if self.world.rank in error.failures:
                         raise error.failures[self.world.rank][0] from None

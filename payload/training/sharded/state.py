@@ -23,7 +23,7 @@ TENSOR = "training.tensor"  # in place of a tensor among the values: its name in
 
 
 def parts_of(run: Run) -> dict[str, nn.Module | torch.optim.Optimizer]:
-    """Return the network, the optimizer, and the networks and optimizers in ``extra``, by their names in a checkpoint."""
+    """Return network, optimizer, and the networks and optimizers in ``extra``, by their names in a checkpoint."""
     extra = {f"extra.{name}": subject for name, subject in run.extra.items() if is_trained(subject)}
     return {"model": run.network, "optimizer": run.optimizer, **extra}
 
@@ -43,10 +43,12 @@ def state_of(subject: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def take_tensors(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Return ``state`` with names in place of the tensors in its dictionaries, which are moved to ``tensors``."""
+    """Return ``state`` with names in place of its tensors, which are moved to ``tensors``."""
     if isinstance(state, Tensor):
         tensors[name] = state.detach()
         return {TENSOR: name}
+    if type(state) is list:
+        return [take_tensors(value, f"{name}.{place}", tensors) for place, value in enumerate(state)]
     if type(state) is dict:
         return {key: take_tensors(value, f"{name}.{key}", tensors) for key, value in state.items()}
     return state
@@ -54,7 +56,9 @@ def take_tensors(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 def put_tensors(state: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Return ``state`` with the tensors that ``take_tensors`` moved."""
-    if not isinstance(state, dict):
+    if type(state) is list:
+        return [put_tensors(value, tensors) for value in state]
+    if type(state) is not dict:
         return state
     if TENSOR in state:
         return tensors[state[TENSOR]]
