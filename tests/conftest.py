@@ -53,8 +53,6 @@ SLOW = (
     "tests/unit/payload/test_checkpoint_run.py",
     "tests/unit/payload/test_data.py",
     "tests/unit/payload/test_distributed.py",
-    "tests/unit/payload/test_download.py",
-    "tests/unit/payload/test_dumps_of_torch.py",
     "tests/unit/payload/test_health.py::test_a_rank_that_reads_slowly",
     "tests/unit/payload/test_health.py::test_with_shards",
     "tests/unit/payload/test_inputs.py::test_a_directory_that_is_deleted",

@@ -29,7 +29,7 @@ from training.state import REMEDY, check_values, random_state, set_random_state
 from training.values import dump, read_back
 
 HALF_HOUR = Interval(seconds=1800)
-QUESTION_STEPS = 8  # between the questions whether a checkpoint is complete on all ranks, or due by the clock of rank 0
+QUESTION_STEPS = 8  # between the questions whether a checkpoint is due by the clock of rank 0
 OLD_MANIFEST = "manifest.json"  # in checkpoints of release 1.1.0 and before
 
 
@@ -95,14 +95,8 @@ class ShardedCheckpoints(Checkpoints):
         """Start a checkpoint if one is due; call it after every step."""
         step = run.position.step
         is_due = self.every.steps > 0 and step % self.every.steps == 0
-        if step % QUESTION_STEPS == 0 and (self.writing or self.every.seconds):
-            is_writing = self.writing is not None and not self.writing.done()
-            is_late = self.world.rank == 0 and 0 < self.every.seconds <= time.monotonic() - self.began
-            answers = torch.tensor([int(is_writing), int(is_late)])
-            dist.all_reduce(answers, op=dist.ReduceOp.MAX, group=self.world.host_group)
-            if not answers[0]:
-                self.wait()
-            is_due = is_due or bool(answers[1])
+        if self.every.seconds and step % QUESTION_STEPS == 0:
+            is_due = broadcast(time.monotonic() - self.began >= self.every.seconds, self.world)
         if is_due:
             self.start(run)
 

@@ -43,12 +43,10 @@ def state_of(subject: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def take_tensors(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Return ``state`` with names in place of its tensors, which are moved to ``tensors``."""
+    """Return ``state`` with names in place of the tensors in its dictionaries, which are moved to ``tensors``."""
     if isinstance(state, Tensor):
         tensors[name] = state.detach()
         return {TENSOR: name}
-    if type(state) is list:
-        return [take_tensors(value, f"{name}.{place}", tensors) for place, value in enumerate(state)]
     if type(state) is dict:
         return {key: take_tensors(value, f"{name}.{key}", tensors) for key, value in state.items()}
     return state
@@ -56,8 +54,6 @@ def take_tensors(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 def put_tensors(state: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Return ``state`` with the tensors that ``take_tensors`` moved."""
-    if type(state) is list:
-        return [put_tensors(value, tensors) for value in state]
     if type(state) is not dict:
         return state
     if TENSOR in state:

@@ -49,6 +49,8 @@ def find_damage(path: Path, world: World) -> str | None:
     """Return what is wrong with this rank's share of the files of a checkpoint."""
     try:
         checksums = read_checksums(path / CHECKSUMS)
+        if VALUES not in checksums:  # the last line
+            return f"{CHECKSUMS} is too short"
         for name in list(checksums):
             if name.endswith(".sha256"):
                 checksums.update(read_checksums(path / name))
@@ -87,5 +89,5 @@ class ShardWriter(FileSystemWriter):
         path = Path(self.path)
         write_file(path / VALUES, self.values)
         lists = [f"rank-{rank:05}.sha256" for rank in range(self.world.size)]
-        write_checksums(path / CHECKSUMS, [".metadata", VALUES, *lists])
+        write_checksums(path / CHECKSUMS, [".metadata", *lists, VALUES])
         self.complete()
