@@ -97,7 +97,7 @@ def shield_processes() -> Iterator[None]:
     with blocked_signals():
         # SIGUSR1 would end it. It starts before any worker, as its start unblocks signals before Python 3.13.
         resource_tracker.ensure_running()
-    BaseProcess.start = start_shielded  # type: ignore[method-assign]
+    BaseProcess.start = start_shielded  # type: ignore[assignment]
     try:
         yield
     finally:
