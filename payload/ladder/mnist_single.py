@@ -20,17 +20,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-# The digits 0 to 9, each 5 pixels wide and 7 high
-GLYPHS = """
-.###...#...###.#####...#.#####..##.#####.###..###.
-#...#.##..#...#...#...##.#.....#.......##...##...#
-#..##..#......#..#...#.#.####.#.......#.#...##...#
-#.#.#..#....##....#.#..#.....#####...#...###..####
-##..#..#...#.......######....##...#.#...#...#....#
-#...#..#..#....#...#...#.#...##...#.#...#...#...#.
-.###..###.#####.###....#..###..###..#....###..##..
-"""
-
 
 def read_idx(path):
     """Return the content of an IDX file of bytes, plain or compressed, as uint8 of its shape."""
@@ -45,6 +34,18 @@ def read_idx(path):
         if len(content) != size:
             sys.exit(f"{path}: the header announces {size} bytes of data, which are not there. Copy the file again")
         return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape)
+
+
+# The digits 0 to 9, each 5 pixels wide and 7 high
+GLYPHS = """
+.###...#...###.#####...#.#####..##.#####.###..###.
+#...#.##..#...#...#...##.#.....#.......##...##...#
+#..##..#......#..#...#.#.####.#.......#.#...##...#
+#.#.#..#....##....#.#..#.....#####...#...###..####
+##..#..#...#.......######....##...#.#...#...#....#
+#...#..#..#....#...#...#.#...##...#.#...#...#...#.
+.###..###.#####.###....#..###..###..#....###..##..
+"""
 
 
 def generate_digits(count, seed):

@@ -83,7 +83,7 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world:
     torch.manual_seed(1)
     network = mnist_ddp.build_model().double()
     model = DistributedDataParallel(network)
-    sampler = GlobalBatchSampler(130, 32, rank=world.rank, world_size=world.size, seed=3, device=cpu)
+    sampler = GlobalBatchSampler(130, 32, world, 3)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1)
     run = Run(network, optimizer, schedule, {{}}, world)
@@ -107,7 +107,7 @@ def test_training_takes_the_steps_of_the_mean_loss_over_the_global_batches(small
     network = mnist_ddp.build_model().double()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     losses = []
-    for batch, _ in GlobalBatchSampler(130, 32, rank=0, world_size=1, seed=3, device=torch.device("cpu")):
+    for batch, _ in GlobalBatchSampler(130, 32, World(0, 1, torch.device("cpu")), 3):
         mean_loss = F.cross_entropy(network(images[batch]), labels[batch])
         optimizer.zero_grad()
         mean_loss.backward()
@@ -143,7 +143,7 @@ def test_data_that_some_ranks_lack_ends_all_with_one_line(small_mnist, tmp_path,
     ranks = run_ranks(2, environments=roots, status=1)
     assert [rank.stdout for rank in ranks] == [""] * 2
     first = lacking[0]
-    assert re.fullmatch(rf"rank {first}: {tmp_path} holds no train-images-.*\n", ranks[first].stderr)
+    assert re.fullmatch(rf"rank {first}: {tmp_path}/train-images-.*: cannot be read .*\n", ranks[first].stderr)
     assert ranks[1 - first].stderr == ""
 
 
@@ -218,13 +218,13 @@ def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--warmup", "3"], "--warmup must be from 0 to below --epochs, found 3.0"),
+        (["--warmup", "3"], "--warmup must be from 0 to below 3, the whole training, found 3.0"),
+        (["--download"], "unrecognized arguments: --download"),
         (["--validation", "1"], "argument --validation: must be a number above 0 and up to 0.99, found 1"),
         (["--data", ""], "argument --data: is empty. Set the variable that names it"),
         (["--modelpath", ""], "argument --modelpath: is empty. Set the variable that names it"),
         (["--modelpath", "x", "--wandb", ""], "argument --wandb: is empty. Set the variable that names it"),
         (["--model", "x"], "unrecognized arguments: --model x"),
-        (["--download"], "--download needs --data or MNIST_ROOT"),
         (["--restart"], "--restart needs --modelpath"),
         (["--wandb", "mnist"], "--wandb needs --modelpath"),
     ],
