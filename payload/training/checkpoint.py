@@ -16,20 +16,19 @@ import weakref
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from training import TrainingError
 from training.distributed import World, broadcast, fail_together, gather
 from training.files import INCOMPLETE, reading, temporary_name, write_file, writing
 from training.finite import check_weights
+from training.run import Position, Run
 from training.state import (
     REMEDY,
-    check_object,
     check_values,
     gather_values,
     is_trained,
@@ -40,11 +39,14 @@ from training.state import (
     random_state,
     set_random_state,
 )
-from training.values import dump, encode, in_one_line, json_settings, number, read_back
+from training.values import dump, encode, in_one_line, read_back
+
+__all__ = ["Checkpoints", "Position", "Run", "open_checkpoints", "save_model"]  # what programs import from here
 
 BEST = "best.pt"
 PARTS = ("model", "optimizer", "schedule", "position", "random", "settings")
-MAPPED = {"mmap": True} if torch.__version__ >= "2.1" else {}  # memory is the page cache's, once for all ranks of a node
+# The memory of a mapped file is the page cache's, once for all ranks of a node.
+MAPPED = {"mmap": True} if torch.__version__ >= "2.1" else {}
 
 
 class UnusableError(Exception):
@@ -53,97 +55,6 @@ class UnusableError(Exception):
 
 def damaged(reason: str) -> UnusableError:
     return UnusableError(f"damaged ({reason})")
-
-
-@dataclass
-class Position:
-    """How far a training is: ``epoch`` epochs, and ``step`` steps of the next.
-
-    ``samples`` and ``loss_sum`` are those of these steps, over all ranks, and equal on all ranks; ``epoch_seconds`` is
-    their time, ``seconds`` the time of all training. ``accuracy`` is the value of the last epoch that was given to
-    ``end_epoch``, and ``best_accuracy`` that of the best epoch, the first of equals.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    samples: int = 0
-    loss_sum: float = 0.0
-    seconds: float = 0.0
-    accuracy: float = 0.0
-    best_accuracy: float = 0.0
-    best_epoch: int = 0
-    epoch_seconds: float = 0.0
-
-    smaller_is_better: ClassVar[bool] = False
-
-    def end_epoch(self, value: Any) -> None:
-        """Move to the start of the next epoch, after one that reached ``value``: a number, also of NumPy or torch."""
-        value = number(value, "position.end_epoch(value)")
-        self.epoch += 1
-        self.step = 0
-        self.samples = 0
-        self.loss_sum = 0.0
-        self.epoch_seconds = 0.0
-        self.accuracy = value
-        if self.best_epoch == 0 or self.is_better(value):
-            self.best_accuracy = value
-            self.best_epoch = self.epoch
-
-    def is_better(self, value: float) -> bool:
-        """Return whether a value is better than the best; each number is better than NaN."""
-        if self.best_accuracy != self.best_accuracy:
-            return value == value
-        if self.smaller_is_better:
-            return value < self.best_accuracy
-        return value > self.best_accuracy
-
-
-@dataclass
-class Run:
-    """A network with what trains it, and its position, a dataclass of numbers. All ranks must call its methods.
-
-    ``settings`` are the options that identify this run, by the names that messages show; ``limits`` are the greatest
-    values of its position; ``data`` is a fingerprint of the samples, on rank 0. ``extra`` are objects by their names
-    whose state belongs to the run: with ``state_dict()`` and ``load_state_dict()``, or random generators. ``best``
-    names the value that ``position.end_epoch`` is given, and whether it is best at its ``max`` or ``min``.
-
-    Raises TrainingError if a setting or an object has no form that a checkpoint can hold.
-    """
-
-    network: nn.Module
-    optimizer: torch.optim.Optimizer
-    schedule: Any
-    settings: Mapping
-    world: World
-    limits: Mapping = field(default_factory=dict)
-    data: str | None = None
-    position: Any = field(default_factory=Position)
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    best: tuple[str, str] = ("accuracy", "max")
-
-    def __post_init__(self) -> None:
-        self.settings = json_settings(self.settings)
-        for name, subject in self.extra.items():
-            check_object(subject, f"extra[{name!r}]")
-        if self.best[1] not in ("min", "max"):
-            raise TrainingError(f"best={self.best}: the second value must be 'min' or 'max'")
-        if self.best[1] == "min":
-            self.position.smaller_is_better = True
-
-    def save(self, checkpoints: Checkpoints | None) -> str | None:
-        """Write a checkpoint and return its path; without any, do nothing. All ranks end if a weight is not finite."""
-        return checkpoints.save(self) if checkpoints else None
-
-    def resume(self, checkpoints: Checkpoints | None) -> str | None:
-        """Continue from the newest checkpoint that is undamaged; return its path, None if there is none.
-
-        The number of ranks may differ from that of the checkpoint. Raises TrainingError, on one rank, if the
-        checkpoint is of another run, or if a checkpoint cannot hold a value of this one; the other ranks exit.
-        """
-        if not checkpoints:
-            return None
-        checkpoints.check(self)
-        return checkpoints.newest(lambda path: checkpoints.load(self, path))
 
 
 class Checkpoints:
@@ -205,14 +116,12 @@ class Checkpoints:
         random = random_state(self.world.device)
         values = gather_values(run)
         with fail_together(self.world):
-            network = network_state(run.network)
+            network_state(run.network)
             groups = encode(run.optimizer.state_dict()["param_groups"], "optimizer: param_groups")
             if values:
-                extra = values.pop("extra")
-                parts = {f"extra[{name!r}]": extra[name] for name in extra if not is_trained(run.extra[name])}
-                parts["network"] = {name: value for name, value in network.items() if not isinstance(value, Tensor)}
-                for name, part in {**parts, **values, "optimizer": groups}.items():
-                    read_back(part, name)
+                states = values.pop("extra")
+                own = [state for name, state in states.items() if not is_trained(run.extra[name])]
+                read_back([values, groups, own], "settings, schedule or extra")
         set_random_state(random, self.world.device)  # state_dict() of a data loader draws a number
 
     def save(self, run: Run) -> str:

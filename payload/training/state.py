@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-import weakref
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -25,7 +24,7 @@ from training.distributed import broadcast, fail_together, gather
 from training.values import decode, dump, encode, is_same, json_settings, number
 
 if TYPE_CHECKING:
-    from training.checkpoint import Run
+    from training.run import Run
 
 REMEDY = "choose another directory with --modelpath, or start from scratch with --restart"
 COUNTS = ("epoch", "step", "samples", "loss_sum")  # of a position: the same numbers on all ranks
@@ -170,8 +169,9 @@ def schedule_state(schedule: Any) -> Any:
     if schedule is None:
         return None
     state = schedule.state_dict()
-    kept = {name: value for name, value in state.items() if not (callable(value) or isinstance(value, weakref.ref))}
-    return encode(kept, "schedule")
+    for name in [name for name, value in state.items() if callable(value)]:
+        del state[name]
+    return encode(state, "schedule")
 
 
 def position_numbers(position: Any) -> dict[str, int | float]:
@@ -199,14 +199,15 @@ def gather_values(run: Run) -> dict[str, Any] | None:
     parts = gather({name: extra[name] for name in each}, run.world)
     if ranks is None or parts is None:
         return None
+    for name in each:
+        extra[name] = [part[name] for part in parts]
     return {
         "settings": run.settings,
         "best": list(run.best),
         "data": run.data,
-        "best": [*run.best],
         "position": own["position"],
         "schedule": schedule_state(run.schedule),
-        "extra": {**extra, **{name: [part[name] for part in parts] for name in each}},
+        "extra": extra,
         "each": each,
         "random": [one["random"] for one in ranks],
     }
@@ -236,26 +237,26 @@ def differing_names(ranks: list[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def identity(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what tells a run from others, by names for messages."""
+    parts = json_settings(values["settings"])
+    parts["best="] = list(values["best"])
+    parts["extra="] = sorted(values["extra"])
+    parts["schedule="] = values["schedule"] is not None
+    return parts
+
+
 def check_values(path: Path, saved: Mapping[str, Any], run: Run) -> None:
     """Raise TrainingError if the values in ``path`` are of another run."""
-    settings = json_settings(saved["settings"])
-    names = dict.fromkeys([*run.settings, *settings])
-    changed = [name for name in names if not is_same(settings.get(name), run.settings.get(name))]
+    then = identity({"best": ("accuracy", "max"), "extra": [], **saved})  # release 1.1.0 stored neither
+    now = identity(vars(run))
+    changed = [name for name in {**now, **then} if not is_same(then.get(name), now.get(name))]
     if changed:
-        found = [f"{name} {settings.get(name)} (now {run.settings.get(name)})" for name in changed[:9]]
+        found = [f"{name} {then.get(name)} (now {now.get(name)})" for name in changed[:9]]
         raise TrainingError(f"{path}: written with {', '.join(found)}. Use the same options, {REMEDY}")
-    has_schedule = saved["schedule"] is not None
-    if has_schedule != (run.schedule is not None):
-        raise TrainingError(f"{path}: written with {'a' if has_schedule else 'no'} schedule. Use the same, {REMEDY}")
-    best = list(saved.get("best", ("accuracy", "max")))
-    if best != list(run.best):
-        raise TrainingError(f"{path}: written with best={best} (now {list(run.best)}). Use the same, {REMEDY}")
     data = saved.get("data")  # None: without a fingerprint
     if data and run.data and data != run.data:
         raise TrainingError(f"{path}: written with other data. Use the same data (--data or MNIST_ROOT), {REMEDY}")
-    extra = sorted(saved.get("extra", {}))
-    if extra != sorted(run.extra):
-        raise TrainingError(f"{path}: written with extra {extra} (now {sorted(run.extra)}). Use the same, {REMEDY}")
     ranks = len(saved["random"])
     if saved.get("each") and ranks != run.world.size:
         raise TrainingError(
@@ -273,7 +274,9 @@ def load_values(saved: Mapping[str, Any], run: Run) -> None:
         run.schedule.load_state_dict(decode(saved["schedule"]))
     for name, subject in run.extra.items():
         state = saved["extra"][name]
-        load_object(subject, state[run.world.rank] if name in saved["each"] else state)
+        if name in saved["each"]:
+            state = state[run.world.rank]
+        load_object(subject, state)
     for name in position_numbers(run.position):
         setattr(run.position, name, saved["position"].get(name, getattr(run.position, name)))
     if len(saved["random"]) == run.world.size:  # those of other ranks cannot be assigned: the seeds stay

@@ -34,31 +34,28 @@ def in_one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:400] or type(error).__name__
 
 
-def number(value: Any, name: str) -> int | float:
-    """Return a number of Python, NumPy or torch as one of Python; raise TrainingError with ``name`` for other values."""
-    try:
-        found = json.loads(json.dumps(value, default=json_value))
-    except (TypeError, ValueError, RuntimeError):
-        found = None
-    if type(found) not in (int, float):
-        raise TrainingError(f"{name}: {type_name(value)}. Give a number")
-    return found
-
-
 def json_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as JSON keeps them; raise TrainingError with the name of one that JSON cannot hold.
 
     A path becomes its text, a scalar of NumPy or torch a number, a tuple a list.
     """
-    kept = {}
-    for name, value in settings.items():
-        try:
-            kept[str(name)] = json.loads(json.dumps(value, default=json_value))
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TrainingError(
-                f"settings[{name!r}]: {in_one_line(error)}. Give a number, a text, a path, or a list or dict of these"
-            ) from None
-    return kept
+    return {str(name): to_json(value, f"settings[{name!r}]") for name, value in settings.items()}
+
+
+def number(value: Any, name: str) -> int | float:
+    """Return a number of Python, NumPy or torch as one of Python; raise TrainingError with ``name`` for others."""
+    found = to_json(value, name, "a number")
+    if type(found) not in (int, float):
+        raise TrainingError(f"{name}: {type_name(value)}. Give a number")
+    return found
+
+
+def to_json(value: Any, name: str, kinds: str = "a number, a text, a path, or a list or dict of these") -> Any:
+    """Return a value as JSON keeps it; raise TrainingError, with ``name`` and ``kinds``, if JSON cannot hold it."""
+    try:
+        return json.loads(json.dumps(value, default=json_value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TrainingError(f"{name}: {in_one_line(error)}. Give {kinds}") from None
 
 
 def json_value(value: Any) -> Any:
@@ -97,18 +94,17 @@ def encode(value: Any, name: str) -> Any:
         return kind(encode(each, f"{name}[{place}]") for place, each in enumerate(value))
     if type(value).__module__ == "numpy" and value.dtype.kind in "biufcSU":
         return {ARRAY: torch.tensor(list(value.tobytes()), dtype=torch.uint8), "of": (value.dtype.str, value.shape)}
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind.__new__(kind, value)
-    if value is not None:
-        raise TrainingError(f"{name}: {type_name(value)}. A checkpoint holds numbers, texts, lists, dicts and tensors")
-    return None
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (int, float, str)):  # of a subclass, such as IntEnum
+        return to_json(value, name)
+    raise TrainingError(f"{name}: {type_name(value)}. A checkpoint holds numbers, texts, lists, dicts and tensors")
 
 
 def encode_key(key: Any, name: str) -> Any:
     """Return a key of the dictionary ``name``, a number, a text or None; raise TrainingError for others."""
     if key is not None and type(key) not in (bool, int, float, str):
-        raise TrainingError(f"{name}: its key {key!r} is {type_name(key)}. A checkpoint holds numbers and texts as keys")
+        raise TrainingError(f"{name}: its key {key!r} is {type_name(key)}. A checkpoint holds numbers and texts")
     return key
 
 

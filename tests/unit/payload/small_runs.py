@@ -77,7 +77,7 @@ class Decay:
     def __init__(self):
         self.calls = 0
 
-    def __call__(self, step):
+    def __call__(self, _step):
         self.calls += 1
         return 0.9**self.calls
 
@@ -88,14 +88,16 @@ def sequence(optimizer):
 
 
 def chain(optimizer):
-    return lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)])
+    return lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    )
 
 
 SCHEDULES = [
     Case("none", lambda _optimizer: None),
     Case("LambdaLR", partial(lr_scheduler.LambdaLR, lr_lambda=lambda step: 0.9**step)),
     Case("LambdaLR with a state", lambda optimizer: lr_scheduler.LambdaLR(optimizer, Decay())),
-    Case("MultiplicativeLR", partial(lr_scheduler.MultiplicativeLR, lr_lambda=lambda step: 0.9)),
+    Case("MultiplicativeLR", partial(lr_scheduler.MultiplicativeLR, lr_lambda=lambda _step: 0.9)),
     Case("StepLR", partial(lr_scheduler.StepLR, step_size=2, gamma=0.5)),
     Case("MultiStepLR", partial(lr_scheduler.MultiStepLR, milestones=[2, 5, 5])),
     Case("ConstantLR", partial(lr_scheduler.ConstantLR, total_iters=4)),

@@ -145,7 +145,9 @@ def test_the_directory_is_free_again_when_the_run_is_gone_or_where_no_locks_are(
 def test_a_full_disk_leaves_the_checkpoints_as_they_were(checkpoints, save, resumed, limit_files):
     save(1, best=True)
     before = names(checkpoints)
-    with limit_files(4096), pytest.raises(TrainingError, match="best.pt: cannot be written .File too large.. The files"):
+    with limit_files(4096), pytest.raises(
+        TrainingError, match="best.pt: cannot be written .File too large.. The files"
+    ):
         save(2, best=True)
     assert names(checkpoints) == before
     assert resumed() == (1, 0) and best_epoch(checkpoints) == 1

@@ -1,7 +1,6 @@
-"""training/checkpoint.py: what belongs to a run is saved and resumed, what cannot be saved is an error that names it."""
+"""training/checkpoint.py: what belongs to a run is saved and resumed; what cannot be is an error with its name."""
 
 import argparse
-import os
 import random
 from collections import namedtuple
 from enum import Enum, IntEnum
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from launching import run_code
-from small_runs import ADAM, assert_continues, change_file, equal, first, plain, small_run, take_steps
+from small_runs import change_file, equal, first, plain, small_run, take_steps
 from torch import nn
 from training import TrainingError
 from training.checkpoint import Position
@@ -76,7 +75,7 @@ def test_a_metric_is_saved_and_resumed(checkpoints, alone, value):
 
 @pytest.mark.parametrize("value", [None, "0.5", torch.ones(2), [0.5], True], ids=repr)
 def test_a_metric_that_is_no_number_is_an_error_at_the_call(value):
-    with pytest.raises(TrainingError, match=r"^position.end_epoch\(value\): a value of type .*. Give a number"):
+    with pytest.raises(TrainingError, match=r"^position.end_epoch\(value\): .*\. Give a number$"):
         Position().end_epoch(value)
 
 
@@ -111,7 +110,7 @@ def test_the_best_is_that_of_the_best_epoch(checkpoints, alone, best, values, ep
         assert torch.load(checkpoints.directory / "best.pt")["position"]["epoch"] == epoch
         run = small_run(alone, best=best)
         assert run.resume(checkpoints)
-    with pytest.raises(TrainingError, match="written with best="):
+    with pytest.raises(TrainingError, match="written with best= "):
         small_run(alone, best=("f1", "max")).resume(checkpoints)
 
 
@@ -177,7 +176,7 @@ def test_objects_beside_the_network_are_saved_and_resumed(checkpoints, alone):
     array, rest = again.extra["own"].state[3]
     assert again.extra["own"].state["value"] == 1 and array.tolist() == [0, 1] and array.dtype == np.uint32
     assert rest == [None]
-    with pytest.raises(TrainingError, match=r"written with extra \[.*\] \(now \['scaler'\]\)"):
+    with pytest.raises(TrainingError, match=r"written with extra= \[.*\] \(now \['scaler'\]\)"):
         small_run(alone, extra={"scaler": scaler(2)}).resume(checkpoints)
 
 
@@ -281,7 +280,7 @@ OTHERS = [
     ({"epochs": 5}, r"written with epochs 3 \(now 5\)\. Use the same options, choose another .*--restart$"),
     ({"network": narrower}, r"does not fit this run \(.*size mismatch for 0.weight"),
     ({"optimizer": two_groups}, r"does not fit this run \(its optimizer has other groups"),
-    ({"schedule": lambda _: None}, "written with a schedule"),
+    ({"schedule": lambda _: None}, r"written with schedule= True \(now False\)"),
     ({"limits": {"step": 2}}, r"step 3 is beyond the end of this run \(2\)"),
 ]
 
@@ -318,7 +317,9 @@ def test_a_file_of_another_program_is_refused(checkpoints, alone):
 def test_a_checkpoint_of_release_1_1_0_is_resumed(checkpoints, alone):
     """The file is of that release: a small run with the setting `more`, after 3 steps, and after 9 the weights."""
     folder = Path(__file__).parent / "release-1.1.0"
-    (checkpoints.directory / "epoch-0000-step-000003.pt").write_bytes((folder / "epoch-0000-step-000003.pt").read_bytes())
+    (checkpoints.directory / "epoch-0000-step-000003.pt").write_bytes(
+        (folder / "epoch-0000-step-000003.pt").read_bytes()
+    )
     run = small_run(alone, more=(1, 2))
     assert run.resume(checkpoints) and run.position.step == 3
     take_steps(run, 6)
@@ -343,13 +344,15 @@ with process_group(os.environ, use_gpu=False, timeout=60) as world:
 
 
 def run_on_ranks(size, directory, code, status=0):
-    return run_code(size, RANKS.format(tests=os.path.dirname(__file__), directory=str(directory), code=code), status)
+    return run_code(size, RANKS.format(tests=str(Path(__file__).parent), directory=str(directory), code=code), status)
 
 
 def test_what_differs_between_ranks_is_kept_for_each(tmp_path):
     draw = "print(*[f'{one.random():.6f}' for one in (generator, shared)])"
     saved = run_on_ranks(2, tmp_path / "run", f"run.save(checkpoints); {draw}")
-    resumed = run_on_ranks(2, tmp_path / "run", f"generator.random(5); shared.random(5); run.resume(checkpoints); {draw}")
+    resumed = run_on_ranks(
+        2, tmp_path / "run", f"generator.random(5); shared.random(5); run.resume(checkpoints); {draw}"
+    )
     assert [rank.stdout for rank in resumed] == [rank.stdout for rank in saved]
     assert saved[0].stdout != saved[1].stdout
     other = run_on_ranks(1, tmp_path / "run", "run.resume(checkpoints)", status=1)
@@ -359,7 +362,10 @@ def test_what_differs_between_ranks_is_kept_for_each(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("position.loss_sum = 1.5 + world.rank", "position.loss_sum is 1.5 on rank 0 and 2.5 on rank 1. Set it to the sum"),
+        (
+            "position.loss_sum = 1.5 + world.rank",
+            "position.loss_sum is 1.5 on rank 0 and 2.5 on rank 1. Set it to the sum",
+        ),
         ("position.samples += 8 * world.rank", "position.samples is 0 on rank 0 and 8 on rank 1"),
         ("position.seconds += world.rank", None),
     ],

@@ -1,4 +1,4 @@
-"""The program of docs/checkpoints.md, typed into a file: two ranks stop in the middle of an epoch and go on."""
+"""The program of docs/own-training.md, typed into a file: two ranks stop in the middle of an epoch and go on."""
 
 import re
 import textwrap
@@ -53,7 +53,7 @@ with page.fail_in_one_line():
 @pytest.fixture
 def page(tmp_path):
     """A directory with the program of the page."""
-    text = (REPOSITORY / "docs" / "checkpoints.md").read_text()
+    text = (REPOSITORY / "docs" / "own-training.md").read_text()
     program = re.search(r"^    import os\n.*?(?=^- )", text, re.MULTILINE | re.DOTALL)[0]
     (tmp_path / "page.py").write_text(textwrap.dedent(program))
     return tmp_path
@@ -61,7 +61,9 @@ def page(tmp_path):
 
 def train(page, directory, *, is_transformer, strike=-1, status=0):
     (page / directory).mkdir(exist_ok=True)
-    code = f"import os; os.chdir({str(page / directory)!r})\n" + CODE.format(strike=strike, is_transformer=is_transformer)
+    code = f"import os; os.chdir({str(page / directory)!r})\n" + CODE.format(
+        strike=strike, is_transformer=is_transformer
+    )
     return launch(2, "-c", code, PYTHONPATH=f"{PAYLOAD}:{page}").wait(status)
 
 
