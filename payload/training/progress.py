@@ -53,7 +53,9 @@ class Progress:
 
     def __post_init__(self):
         self.is_bar = self.stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.interval = BAR_SECONDS if self.is_bar else LINE_SECONDS
+        self.interval = LINE_SECONDS
+        if self.is_bar:
+            self.interval = BAR_SECONDS
         self.start = time.perf_counter()
         self.next_report = self.start + self.interval if self.enabled else float("inf")
 
@@ -65,11 +67,12 @@ class Progress:
         now = time.perf_counter()
         if now < self.next_report:
             return
-        loss, percent = mean_loss(), 100 * step // self.steps
+        loss = mean_loss()
+        percent = 100 * step // self.steps
         line = f"{self.name}  {percent} %  loss {loss:.4f} (rank 0)\n"
         if self.is_bar:
             rate = (step - self.first_step) / (now - self.start)
-            left = timedelta(seconds=round((self.steps - step) / rate)) if rate else "?"
+            left = timedelta(seconds=round((self.steps - step) / rate))
             bar = ("#" * (BAR_WIDTH * step // self.steps)).ljust(BAR_WIDTH, "-")
             line = f"{self.name}  [{bar}] {percent:3} %  loss {loss:.4f}  {rate:.3g} steps/s  {left} left"
             # a line that wraps cannot be cleared

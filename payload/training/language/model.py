@@ -131,7 +131,9 @@ def set_first_weights(network: GPT, seed: int) -> None:
             whole.fill_(1.0 if name.endswith("weight") else 0.0)
         else:
             is_added = name.endswith(("attention.output.weight", "network.2.weight"))
-            deviation = 0.02 / (2 * network.shape.layers) ** 0.5 if is_added else 0.02
+            deviation = 0.02
+            if is_added:
+                deviation /= (2 * network.shape.layers) ** 0.5
             whole.normal_(0, deviation, generator=generator)
         whole = whole.to(parameter.device)
         with torch.no_grad():
@@ -150,8 +152,8 @@ def flops_per_token(network: GPT) -> int:
     context: https://arxiv.org/abs/2204.02311. As there, attention counts as if every byte saw all others of its
     window, and what is computed again with --recompute does not count.
     """
-    (layers, width), context = network.shape, network.context
-    return 6 * (count_parameters(network) - network.places.weight.numel()) + 12 * layers * width * context
+    layers, width = network.shape
+    return 6 * (count_parameters(network) - network.places.weight.numel()) + 12 * layers * width * network.context
 
 
 def peak_memory(device: torch.device) -> int:
