@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from launching import run_code, run_model
+from launching import run_model
 from training.metrics import read_epochs
 
 OPTIONS = ("--size", "100K", "--steps", 8, "--interval", 2, "--context", 32, "--batch-size", 6, "--clip", 0.5)
@@ -128,22 +128,6 @@ def test_bfloat16_gives_nearly_the_same_losses(worlds, text):
     ranks = run_model(1, "--data", text, *OPTIONS, "--bf16")
     assert losses(ranks) == pytest.approx(losses(worlds["alone"]), abs=0.05)
     assert losses(ranks) != losses(worlds["alone"])
-
-
-def test_no_group_of_ranks_waits_longer_than_the_option_says(text, tmp_path):
-    line = ["--data", str(text), *map(str, OPTIONS), "--modelpath", str(tmp_path), "--timeout", "77"]
-    (rank,) = run_code(
-        1,
-        f"""
-import lm_fsdp
-from training.language.options import parse_arguments
-new_group, limits = dist.new_group, set()
-dist.new_group = lambda *words, **names: limits.add(names["timeout"].seconds) or new_group(*words, **names)
-lm_fsdp.main(parse_arguments({line}))
-print("limits", limits)
-""",
-    )
-    assert rank.stdout.endswith("limits {77}\n")
 
 
 DIVIDED = "two ranks divide each block, and two the rest"

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from launching import PAYLOAD, launch, run_code, run_ranks
 from small_runs import equal, weights
-from training.data import GlobalBatchSampler, digits_set, load_dataset, normalise
+from training.data import GlobalBatchSampler, load_dataset, normalise
 from training.distributed import World
-from training.stopping import StopSignals
 
 OUTPUT = re.compile(
     r"""world size (?P<size>\d+), backend gloo, device cpu, torch \S+, data \S+: 130 training and 31 test images
@@ -182,17 +181,6 @@ def test_a_network_that_cannot_be_compiled_is_one_sentence_before_the_training(s
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_long_epoch_reports_how_far_it_is(monkeypatch, capsys, alone):
-    monkeypatch.setattr("training.progress.LINE_SECONDS", 0)
-    monkeypatch.setattr(mnist_ddp, "load_dataset", lambda *_where: digits_set())
-    options = mnist_ddp.parse_arguments(["--epochs", "1", "--batch-size", "2000"])
-    mnist_ddp.train(options, alone, StopSignals(alone, enabled=False))
-    lines = [line for line in capsys.readouterr().out.splitlines() if "(rank 0)" in line]
-    assert [re.sub(r"\d\.\d{4}", "2.3", line) for line in lines] == [
-        f"epoch 1/1  {share} %  loss 2.3 (rank 0)" for share in (33, 66, 100)
-    ]
-
-
 def test_bfloat16_gives_nearly_the_same_losses(small_mnist, tmp_path):
     line = ("--data", small_mnist, "--epochs", 2, "--batch-size", 32, "--modelpath")
     losses = {}
@@ -233,12 +221,6 @@ def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_alone, no_to
     rank = run_alone(*arguments, **no_torch, status=2)
     assert rank.stdout == ""
     assert rank.stderr == f"mnist_ddp.py: {complaint}. See --help\n"
-
-
-def test_weights_have_the_channels_last_and_adam_is_one_kernel():
-    run, _ = mnist_ddp.set_up(mnist_ddp.parse_arguments([]), 4000, World(0, 1, torch.device("cpu")))
-    assert run.network[1].weight.is_contiguous(memory_format=torch.channels_last)
-    assert run.optimizer.param_groups[0]["fused"] == (torch.__version__ >= "2.4")
 
 
 def test_mnist_root_names_the_data_and_the_option_comes_before_it(monkeypatch):
@@ -292,14 +274,3 @@ def test_the_batch_is_given_whole_or_by_rank_and_the_learning_rate_rises(argumen
     assert sampler.batch_size == batch_size and len(sampler) == 100
     assert run.settings["learning rate"] == pytest.approx(lr)
     assert run.schedule.get_last_lr() == [pytest.approx(first_lr)]
-
-
-@pytest.mark.parametrize("batch_size", [1000, 2000, 4000])
-def test_a_warm_up_of_nearly_all_steps_leaves_the_last_to_come_down(batch_size):
-    options = mnist_ddp.parse_arguments(["--epochs", "1", "--warmup", "0.9", "--batch-size", str(batch_size)])
-    run, sampler = mnist_ddp.set_up(options, 4000, World(0, 1, torch.device("cpu")))
-    for _ in range(len(sampler)):
-        assert run.schedule.get_last_lr()[0] > 0
-        run.optimizer.step()
-        run.schedule.step()
-    assert run.schedule.get_last_lr() == [0]
