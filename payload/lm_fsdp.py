@@ -69,8 +69,8 @@ def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[list[
     for step in range(run.position.step, options.steps):
         places = range(step * options.batch_size, (step + 1) * options.batch_size)
         windows = [window_at(place, count, options.seed) for place in places]
-        windows = own_share(windows, *data_share(options, world))
-        yield load_windows(text.training, windows, options.context, world.device)
+        share = own_share(windows, *data_share(options, world))
+        yield load_windows(text.training, share, options.context, world.device)
 
 
 def micro_batches(options: argparse.Namespace, inputs: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

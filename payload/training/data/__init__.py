@@ -81,7 +81,8 @@ def load_dataset(directory: Path | None) -> Dataset:
     """
     if not directory:
         return digits_set()
-    return Dataset(*read_mnist(directory), source=str(directory))
+    train_images, train_labels, test_images, test_labels = read_mnist(directory)
+    return Dataset(train_images, train_labels, test_images, test_labels, str(directory))
 
 
 def fingerprint(dataset: Dataset) -> str:
