@@ -39,7 +39,6 @@ from training.options import OneLineParser, integer, number
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 PERIOD = 13  # of the numbers in a message, which makes exchanged pieces visible
 ITERATIONS = 20
-MOST_LOG = 2**24  # bytes
 EXCHANGED = 2**20  # bytes of the messages in groups
 
 
@@ -71,7 +70,7 @@ def log_nccl(environment: MutableMapping[str, str]) -> Callable[[], str]:
     """
     log = os.memfd_create("nccl.log")
     environment.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=f"/proc/self/fd/{log}")
-    return lambda: os.pread(log, MOST_LOG, 0).decode(errors="replace")
+    return lambda: os.pread(log, 2**24, 0).decode(errors="replace")
 
 
 def read_nccl_log(text: str, expected: str) -> tuple[str, bool]:
