@@ -48,7 +48,7 @@ def sum_of_losses(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) 
     """Return the sum of the samples' losses; with ``bf16``, autocast computes in bfloat16 where it can."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
         scores = model(images)
-    return F.cross_entropy(scores.float(), labels, reduction="sum")
+    return F.cross_entropy(scores.float() if bf16 else scores, labels, reduction="sum")
 
 
 def warm_up(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> None:
