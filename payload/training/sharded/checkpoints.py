@@ -67,9 +67,9 @@ class ShardedCheckpoints(Checkpoints):
         try:
             if kind is None:
                 self.wait()
-            else:  # while other ranks write, their files must not lose their partner
+            elif self.writing:  # other ranks may be training: they write their parts with this one, and no more
                 with suppress(BaseException):
-                    self.wait()
+                    self.writing.result()
         finally:
             dist.destroy_process_group(self.group)
             self.group = None
