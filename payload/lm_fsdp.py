@@ -24,7 +24,6 @@ if __name__ == "__main__":
     end_at_once(resumable=bool(OPTIONS.modelpath))
 
 import torch
-import torch.distributed as dist
 import torch.distributed.fsdp
 import torch.nn.functional as F
 
@@ -33,22 +32,22 @@ if not hasattr(torch.distributed.fsdp, "fully_shard"):
 
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from training.accelerator import find_accelerator, module_of
 from training.checkpoint import save_model
 from training.distributed import World, fail_together, sum_over_ranks
 from training.failing import run_training
 from training.health import Health
 from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
-from training.language.parallel import make_mesh, shard, state_bytes
+from training.language.parallel import count_own, make_mesh, shard
 from training.language.run import Run
 from training.language.text import Text, count_windows, load_windows, open_text, own_share, window_at
 from training.metrics import Metrics
 from training.profiling import Profile
-from training.progress import Progress
+from training.progress import Progress, report_world
 from training.schedule import learning_rate_factor
 from training.sharded.checkpoints import ShardedCheckpoints
 from training.stopping import StopSignals
 
+SETTINGS = ("size", "context", "steps", "batch_size", "lr", "warmup", "clip", "seed", "bf16")  # that identify a run
 STOP_INTERVAL = 4  # steps after which the ranks exchange signals
 VALIDATION_WINDOWS = 32  # at most, spread over the text that is held out
 
@@ -58,22 +57,32 @@ def sum_of_losses(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(network(inputs).float().flatten(0, 1), labels.flatten(), reduction="sum")
 
 
+def data_share(options: argparse.Namespace, world: World) -> tuple[int, int]:
+    """Return which share of the data this rank has, and the number of shares: --tensor ranks have the same."""
+    return world.rank // options.tensor, world.size // options.tensor
+
+
 def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[list[Tensor]]:
     """Yield this rank's share of the global batch of each step that is left; a rank's last labels may not count."""
-    world, context = run.world, options.context
-    count = count_windows(text.training, context)
-    place = world.rank // options.tensor, world.size // options.tensor  # so many consecutive ranks have the same data
+    world = run.world
+    count = count_windows(text.training, options.context)
     for step in range(run.position.step, options.steps):
-        share = own_share(step * options.batch_size, options.batch_size, *place)
-        windows = [None if at is None else window_at(at, count, options.seed) for at in share]
-        yield load_windows(text.training, windows, context, world.device)
+        places = range(step * options.batch_size, (step + 1) * options.batch_size)
+        windows = [window_at(place, count, options.seed) for place in places]
+        share = own_share(windows, *data_share(options, world))
+        yield load_windows(text.training, share, options.context, world.device)
+
+
+def micro_batches(options: argparse.Namespace, inputs: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return the parts of this rank's share that fit in memory at a time: inputs and labels."""
+    size = options.micro_batch or len(inputs)
+    return zip(inputs.split(size), labels.split(size))
 
 
 def compute_gradients(options: argparse.Namespace, run: Run, inputs: Tensor, labels: Tensor) -> Tensor:
     """Add the gradients of this rank's share, in micro-batches; return the sum of its losses."""
-    size = options.micro_batch or len(inputs)
     loss_sum = torch.zeros((), device=inputs.device)
-    for words, truth in zip(inputs.split(size), labels.split(size)):
+    for words, truth in micro_batches(options, inputs, labels):
         loss = sum_of_losses(run.network, words, truth)
         # FSDP2 averages the gradients of the ranks, for each piece: no rank ever has room for all of them. With this
         # scale the average is the gradient of the mean loss over the global batch, even if the shares differ in size.
@@ -97,14 +106,13 @@ def take_step(options: argparse.Namespace, run: Run, inputs: Tensor, labels: Ten
 @torch.no_grad()
 def validate(options: argparse.Namespace, run: Run, text: Text) -> float:
     """Return the mean loss on windows of the text that is held out, in nats per byte."""
-    total, world = count_windows(text.validation, options.context), run.world
+    world = run.world
+    total = count_windows(text.validation, options.context)
     count = min(total, VALIDATION_WINDOWS)
-    share = own_share(0, count, world.rank // options.tensor, world.size // options.tensor)
-    windows = [None if at is None else at * total // count for at in share]
+    windows = own_share([place * total // count for place in range(count)], *data_share(options, world))
     loss = torch.zeros(1, dtype=torch.float64, device=world.device)
-    size = options.micro_batch or len(windows)
-    for start in range(0, len(windows), size):
-        inputs, labels = load_windows(text.validation, windows[start : start + size], options.context, world.device)
+    batch = load_windows(text.validation, windows, options.context, world.device)
+    for inputs, labels in micro_batches(options, *batch):
         loss += sum_of_losses(run.network, inputs, labels)
     run.network.reshard()  # what is outside the blocks stays whole after a forward pass, for a backward pass
     return sum_over_ranks(loss)[0] / options.tensor / (count * options.context)
@@ -133,49 +141,22 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> Run:
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: learning_rate_factor(step, options.steps, options.warmup)
     )
-    settings = {
-        "size": options.size,
-        "context": options.context,
-        "steps": options.steps,
-        "batch size": options.batch_size,
-        "learning rate": options.lr,
-        "warm-up": options.warmup,
-        "clip": options.clip,
-        "seed": options.seed,
-        "bf16": options.bf16,
-    }
+    settings = {name: getattr(options, name) for name in SETTINGS}
     limits = {"step": options.steps}
     return Run(network, optimizer, schedule, settings, world, limits, text.fingerprint, tensor=options.tensor)
 
 
-def warm_up(options: argparse.Namespace, run: Run, text: Text) -> None:
-    """Load libraries and compile before the clock starts, with a step that changes no weight."""
-    world = run.world
-    if run.position.step == options.steps or (world.device.type == "cpu" and not options.compile):
-        return
-    with fail_together(world):
-        compute_gradients(options, run, *next(batches(options, run, text)))
-    run.optimizer.zero_grad()
-    if world.device.type != "cpu":
-        module_of(world.device).synchronize()
-
-
 def report_start(options: argparse.Namespace, run: Run, text: Text, report: Callable) -> None:
     """Report the ranks, the device, the model and the text."""
-    world, shape = run.world, run.network.shape
-    division = f"fsdp, {options.replicas} x {world.size // options.replicas // options.tensor}"
-    division += f" x {options.tensor} (tensor)" if options.tensor > 1 else ""
+    world = run.world
+    shape = run.network.shape
+    parts = world.size // options.replicas // options.tensor
+    report_world(world, report, f"{options.replicas} copies x {parts} parts x {options.tensor} (tensor)")
     report(
-        f"world size {world.size}, backend {dist.get_backend()}, device {world.device}, torch {torch.__version__}, "
-        f"{division}"
-    )
-    report(
-        f"model {options.size}: {count_parameters(run.network)} parameters, {shape.layers} blocks of width "
-        f"{shape.width}, windows of {options.context} bytes"
+        f"model {options.size}: {count_parameters(run.network)} parameters, of which rank 0 keeps "
+        f"{count_own(run.network)}, {shape.layers} blocks of width {shape.width}, windows of {options.context} bytes"
     )
     report(f"text: {text.name}, {len(text.training)} bytes for training and {len(text.validation)} for validation")
-    if world.device.type == "cpu" and find_accelerator():
-        report("A GPU is available; use --gpu to train on it")
 
 
 def train_steps(
@@ -202,12 +183,12 @@ def train_steps(
                 run.settle()
                 values = run.measure(validate(options, run, text), norm, options.peak_tflops)
                 name = f"step {position.step}/{options.steps}"
-                used = f"{values['utilisation']:.1f} %" if options.peak_tflops else "-"
+                memory = values["peak_memory_bytes"] / 1e9
+                used = f"  utilisation {values['utilisation']:.1f} %" if options.peak_tflops else ""
                 progress.done()
                 report(
                     f"{name}  loss {values['loss']:.4f}  validation loss {values['validation_loss']:.4f}  "
-                    f"tokens/s {values['tokens_per_second']:.0f}  utilisation {used}  "
-                    f"memory {values['peak_memory_bytes'] / 1e9:.2f} GB"
+                    f"tokens/s {values['tokens_per_second']:.0f}  memory {memory:.2f} GB{used}"
                 )
                 values.update(health.end_epoch(name))
                 with fail_together(run.world):
@@ -230,8 +211,8 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
         checkpoints = None
         if options.modelpath:
             settings = {"keep": options.keep, "every": options.every, "timeout": options.timeout}
-            checkpoints = ShardedCheckpoints(options.modelpath / "checkpoints", world, **settings)
-            stack.enter_context(checkpoints)
+            directory = options.modelpath / "checkpoints"
+            checkpoints = stack.enter_context(ShardedCheckpoints(directory, world, **settings))
             checkpoints.prepare(restart=options.restart)
         text = open_text(options.data, options.modelpath, options.context, world)
         with fail_together(world):
@@ -239,22 +220,18 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
         report_start(options, run, text, report)
         if file := run.resume(checkpoints):
             report(f"resuming after {run.position.step} steps, from {file}")
-        if run.position.step == options.steps:
-            report("Training is already complete")
-        warm_up(options, run, text)
         with fail_together(world):
-            metrics = stack.enter_context(Metrics.of(options, world.rank, run.position.step, "step"))
+            directory = None if world.rank else options.modelpath
+            metrics = Metrics(directory, options=vars(options), first_epoch=run.position.step, key="step")
+        stack.enter_context(metrics)
         train_steps(options, run, text, metrics, checkpoints, stop, report)
         run.save(checkpoints)
         report_end(options, run, report)
 
 
 def report_end(options: argparse.Namespace, run: Run, report: Callable) -> None:
-    """Report what the training reached and what it kept in memory, and write the whole weights to --modelpath."""
+    """Report what the training reached, and write the whole weights to --modelpath."""
     report(f"validation loss: {run.position.validation_loss:.4f}")
-    parts = state_bytes(run.network, run.optimizer)
-    share = ", ".join(f"{name} {size / 1e6:.3f}" for name, size in parts.items())
-    report(f"state of rank 0: {sum(parts.values()) / 1e6:.3f} MB ({share})")
     report(f"training time: {run.position.seconds:.1f} s")
     if options.modelpath:
         whole = StateDictOptions(full_state_dict=True, cpu_offload=True)  # on rank 0; the others get nothing

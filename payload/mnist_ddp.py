@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from training.options import parse_arguments
 from training.signals import end_at_once
@@ -28,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from training.accelerator import find_accelerator, module_of
+from training.accelerator import module_of
 from training.checkpoint import Checkpoints, Run, open_checkpoints, save_model
 from training.data import Dataset, GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, sum_over_ranks
@@ -38,7 +39,7 @@ from training.health import Health
 from training.metrics import Metrics
 from training.model import build_model
 from training.profiling import Profile
-from training.progress import Progress
+from training.progress import Progress, report_world
 from training.schedule import learning_rate_factor
 from training.stopping import StopSignals
 
@@ -71,7 +72,8 @@ def train_epoch(
 
     Returns before the last batch if the ranks agree to stop.
     """
-    position, world = run.position, run.world
+    position = run.position
+    world = run.world
     start = time.perf_counter()
     loss_sum = torch.zeros(1, dtype=torch.float64, device=world.device)
     loss_sum += position.loss_sum / world.size  # of the steps before an interruption
@@ -104,9 +106,10 @@ def train_epoch(
 @torch.no_grad()
 def accuracy(run: Run, images: Tensor, labels: Tensor) -> float:
     """Return the percentage of images that the network classifies correctly; each image counts once."""
-    correct, world = torch.zeros(1, dtype=torch.int64, device=labels.device), run.world
-    for batch, truth in zip(*(part[world.rank :: world.size].split(1000) for part in (images, labels))):
-        correct += (run.network(batch).argmax(dim=1) == truth).sum()
+    world = run.world
+    correct = torch.zeros(1, dtype=torch.int64, device=labels.device)
+    for indices in torch.arange(world.rank, len(labels), world.size, device=labels.device).split(1000):
+        correct += (run.network(images[indices]).argmax(dim=1) == labels[indices]).sum()
     return 100 * sum_over_ranks(correct)[0] / len(labels)
 
 
@@ -119,8 +122,7 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
         batch_size = options.batch_per_rank * world.size
     # On a CPU, convolutions are a third faster with the channels last.
     network = build_model().to(world.device, memory_format=torch.channels_last)
-    ranks = {"rank": world.rank, "world_size": world.size}
-    sampler = GlobalBatchSampler(samples, batch_size, **ranks, seed=options.seed, device=world.device)
+    sampler = GlobalBatchSampler(samples, batch_size, world, options.seed)
     steps = options.epochs * len(sampler)
     rise = steps // 4
     if options.warmup is not None:
@@ -142,115 +144,138 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
     return Run(network, optimizer, schedule, settings, world, limits), sampler
 
 
+class Training(NamedTuple):
+    """What the epochs of a training share."""
+
+    options: argparse.Namespace
+    run: Run
+    model: nn.Module  # the network of the run, compiled if the options say so, as DistributedDataParallel
+    sampler: GlobalBatchSampler
+    images: Splits
+    checkpoints: Checkpoints | None
+    metrics: Metrics
+    stop: StopSignals
+    report: Callable
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all epochs are trained."""
+        return self.run.position.epoch == self.options.epochs
+
+
 def report_start(options: argparse.Namespace, data: Dataset, world: World, report: Callable) -> None:
     """Report the ranks, the device and the data."""
-    report(
-        f"world size {world.size}, backend {torch.distributed.get_backend()}, "
-        f"device {world.device}, torch {torch.__version__}, data {data.source}: "
-        f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
-    )
+    images = f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
+    report_world(world, report, f"data {data.source}: {images}")
     if options.data is None:
         report("No MNIST data (--data or MNIST_ROOT): using generated digits")
-    if world.device.type == "cpu" and find_accelerator():
-        report("A GPU is available; use --gpu to train on it")
+
+
+def resume(options: argparse.Namespace, run: Run, checkpoints: Checkpoints | None, report: Callable) -> None:
+    """Continue from the newest checkpoint, if there is one, and report it."""
+    file = run.resume(checkpoints)
+    if file:
+        report(f"resuming after {run.position.epoch} epochs and {run.position.step} steps, from {file}")
+    if run.position.epoch == options.epochs:
+        report("Training is already complete")
+
+
+def wrap(options: argparse.Namespace, run: Run, images: Tensor, labels: Tensor) -> DistributedDataParallel:
+    """Return the network for training; libraries are loaded, and the network compiled, with the first samples."""
+    network = torch.compile(run.network) if options.compile else run.network
+    is_resumed = run.position.epoch + run.position.step > 0
+    has_epochs = run.position.epoch < options.epochs
+    if has_epochs and (run.world.device.type != "cpu" or options.compile or is_resumed):
+        with fail_together(run.world):
+            warm_up(network, images, labels, options.bf16)
+    return DistributedDataParallel(network)
 
 
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     """Train on this rank, from where the last start left --modelpath; only rank 0 prints and writes."""
-    is_first = world.rank == 0
-    report = partial(print, flush=True) if is_first else lambda _line: None
+    report = partial(print, flush=True) if world.rank == 0 else lambda _line: None
     with fail_together(world):
-        data = load_dataset(options.data, options.download)
+        data = load_dataset(options.data)
     checkpoints = open_checkpoints(options, world)
     report_start(options, data, world, report)
-    with fail_together(world):
-        images = split(data, world.device, options.validation, options.seed)
+    images = split(data, world.device, options.validation, options.seed)
     if options.validation:
         report(f"{len(images.selection[1])} of the training images are held out for validation")
 
     run, sampler = set_up(options, len(images.training[1]), world)
-    if checkpoints and is_first:
+    if checkpoints and world.rank == 0:
         run.data = fingerprint(data)
-    file = run.resume(checkpoints)
-    position = run.position
-    was_complete = position.epoch == options.epochs
-    if file:
-        report(f"resuming after {position.epoch} epochs and {position.step} steps, from {file}")
-    if was_complete:
-        report("Training is already complete")
-    network = torch.compile(run.network) if options.compile else run.network
-    if not was_complete and (world.device.type != "cpu" or options.compile or file):
-        share = max(1, sampler.batch_size // world.size)
-        with fail_together(world):
-            warm_up(network, images.training[0][:share], images.training[1][:share], options.bf16)
-    model = DistributedDataParallel(network)
+    resume(options, run, checkpoints, report)
+    share = max(1, sampler.batch_size // world.size)
+    model = wrap(options, run, images.training[0][:share], images.training[1][:share])
     with fail_together(world):
-        metrics = Metrics.of(options, world.rank, first_epoch=position.epoch)
-    profile = Profile(options, world, report)
+        directory = None if world.rank else options.modelpath  # rank 0 writes
+        metrics = Metrics(directory, options=vars(options), first_epoch=run.position.epoch)
+    training = Training(options, run, model, sampler, images, checkpoints, metrics, stop, report)
+    was_complete = training.is_complete
     with metrics:
-        train_epochs(options, run, model, sampler, images, metrics, checkpoints, stop, report, profile)
-        is_measured = images.selection is images.test and not was_complete
-        test_accuracy = position.accuracy if is_measured else accuracy(run, *images.test)
-        if options.modelpath and is_first:  # before the metrics close: a fault there does not cost the model
+        train_epochs(training)
+        test_accuracy = accuracy(run, *images.test)
+        if options.modelpath and world.rank == 0:  # before the metrics close: a fault there does not cost the model
             save_model(run.network.state_dict(), options.modelpath / "mnist_ddp.pt")
 
     report(f"test accuracy: {test_accuracy:.2f} %")
     if not was_complete:  # its time would be that of an earlier start
-        report(f"training time: {position.seconds:.1f} s")
+        report(f"training time: {run.position.seconds:.1f} s")
     if options.modelpath:
         report(f"model written to {options.modelpath / 'mnist_ddp.pt'}")
 
 
-def train_epochs(
-    options: argparse.Namespace,
-    run: Run,
-    model: nn.Module,
-    sampler: GlobalBatchSampler,
-    images: Splits,
-    metrics: Metrics,
-    checkpoints: Checkpoints | None,
-    stop: StopSignals,
-    report: Callable,
-    profile: Profile,
-) -> None:
+def train_epochs(training: Training) -> None:
     """Train the epochs that are left, with a checkpoint after each; exit if the ranks agree to stop."""
-    position, world = run.position, run.world
-    health = Health(world, report, enabled=options.health)
-    health.watch(model)
-    kind = "validation" if options.validation else "test"
-    while position.epoch < options.epochs:
+    options = training.options
+    run = training.run
+    position = run.position
+    health = Health(run.world, training.report, enabled=options.health)
+    health.watch(training.model)
+    profile = Profile(options, run.world, training.report)
+    while not training.is_complete:
         name = f"epoch {position.epoch + 1}/{options.epochs}"
-        sampler.epoch = position.epoch
-        batches = device_batches(*images.training, islice(sampler, position.step, None))
+        steps = len(training.sampler)
+        training.sampler.epoch = position.epoch
+        batches = device_batches(*training.images.training, islice(training.sampler, position.step, None))
         batches = profile.batches(health.batches(batches))
-        with Progress(name, len(sampler), first_step=position.step, enabled=world.rank == 0) as progress:
-            train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
+        with Progress(name, steps, first_step=position.step, enabled=run.world.rank == 0) as progress:
+            train_epoch(training.model, run, batches, progress, training.stop, bf16=options.bf16)
         loss_sum = position.loss_sum
-        if position.step == len(sampler):
-            values = {
-                "loss": loss_sum / position.samples,
-                "accuracy": accuracy(run, *images.selection),
-                "seconds": position.epoch_seconds,
-                "images_per_second": position.samples / position.epoch_seconds,
-                "world_size": world.size,
-                "learning_rate": run.optimizer.param_groups[0]["lr"],
-            }
-            position.end_epoch(values["accuracy"])
-            report(
-                f"{name}  loss {values['loss']:.4f}  {kind} accuracy {values['accuracy']:.2f} %  "
-                f"images/s {values['images_per_second']:.0f}"
-            )
-            values.update(health.end_epoch(name))
-            with fail_together(world):
-                metrics.epoch(position.epoch, **values)
-        check_loss(loss_sum, name, world)
-        file = run.save(checkpoints)
-        if position.epoch < options.epochs and stop.agreed(now=True):
-            report(
-                f"{stop.name}: stopped after {position.epoch} epochs and {position.step} steps, "
+        if position.step == steps:
+            end_epoch(training, name, health)
+        check_loss(loss_sum, name, run.world)
+        file = run.save(training.checkpoints)
+        if not training.is_complete and training.stop.agreed(now=True):
+            training.report(
+                f"{training.stop.name}: stopped after {position.epoch} epochs and {position.step} steps, "
                 f"saved in {file}. Run the same command again to resume"
             )
-            raise SystemExit(stop.status)
+            raise SystemExit(training.stop.status)
+
+
+def end_epoch(training: Training, name: str, health: Health) -> None:
+    """Validate, report and record an epoch, and move to the start of the next."""
+    run = training.run
+    position = run.position
+    values = {
+        "loss": position.loss_sum / position.samples,
+        "accuracy": accuracy(run, *training.images.selection),
+        "images_per_second": position.samples / position.epoch_seconds,
+        "seconds": position.epoch_seconds,
+        "world_size": run.world.size,
+        "learning_rate": run.optimizer.param_groups[0]["lr"],
+    }
+    position.end_epoch(values["accuracy"])
+    kind = "validation" if training.options.validation else "test"
+    training.report(
+        f"{name}  loss {values['loss']:.4f}  {kind} accuracy {values['accuracy']:.2f} %  "
+        f"images/s {values['images_per_second']:.0f}"
+    )
+    values.update(health.end_epoch(name))
+    with fail_together(run.world):
+        training.metrics.epoch(position.epoch, **values)
 
 
 def main(options: argparse.Namespace) -> None:

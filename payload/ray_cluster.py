@@ -20,12 +20,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from training import TrainingError
 
 #: Seconds for the head to listen, for a Ray node to end, and between two looks at the head.
-START_SECONDS, END_SECONDS, INTERVAL = 300, 20, 1
+START_SECONDS = 300
+END_SECONDS = 20
+INTERVAL = 1
 #: The variables of this rank. Ray Train numbers its workers itself, and Ray sets OMP_NUM_THREADS for each worker.
 OWN: tuple[str, ...] = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 OWN += ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
@@ -86,27 +90,50 @@ def run_script(command: list[str], environment: dict[str, str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def main(arguments: list[str]) -> int:
-    """Run the Ray node of this rank and, on rank 0, the script; return the exit status."""
-    first = next((index for index, word in enumerate(arguments) if not word.startswith("-")), None)
-    if first is None:
-        print("usage: ray_cluster.py [--OPTION=VALUE of ray start ...] SCRIPT [OPTION ...]", file=sys.stderr)
-        return 2
-    options, script = arguments[:first], arguments[first:]
+class Launch(NamedTuple):
+    """The launch of this rank: where Ray's head listens, the number of nodes, whether this rank is the head."""
+
+    host: str
+    port: int
+    size: int
+    is_head: bool
+
+
+def read_launch(environment: Mapping[str, str]) -> Launch:
+    """Return the launch, from the variables of a rank; TrainingError without, or with several ranks on a node."""
     try:
-        is_head, per_node = os.environ["RANK"] == "0", int(os.environ["LOCAL_WORLD_SIZE"])
-        host, port, size = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
+        port = int(environment["MASTER_PORT"])
+        launch = Launch(
+            environment["MASTER_ADDR"], port, int(environment["WORLD_SIZE"]), is_head=environment["RANK"] == "0"
+        )
+        per_node = int(environment["LOCAL_WORLD_SIZE"])
         if not 0 < port < 2**16:
             raise ValueError(f"MASTER_PORT {port}")
-        ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-    except (KeyError, ValueError, OSError) as error:
+    except (KeyError, ValueError) as error:
         raise TrainingError(f"no rank of a launch ({error}). Start it with conda-python-distributed") from None
     if per_node != 1:
         raise TrainingError(f"{per_node} ranks on this node, but Ray needs one: srun -N2 -n2 on two nodes")
-    if is_head and not Path(script[0]).is_file():
+    return launch
+
+
+def main(arguments: list[str]) -> int:
+    """Run the Ray node of this rank and, on rank 0, the script; return the exit status."""
+    options = list(takewhile(lambda word: word.startswith("-"), arguments))
+    script = arguments[len(options) :]
+    if not script:
+        print("usage: ray_cluster.py [--OPTION=VALUE of ray start ...] SCRIPT [OPTION ...]", file=sys.stderr)
+        return 2
+    launch = read_launch(os.environ)
+    host, port = launch.host, launch.port
+    if launch.is_head and not Path(script[0]).is_file():
         raise TrainingError(f"{script[0]}: no such file in {Path.cwd()}. Check the path")
-    address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-    role = ["--head", f"--node-ip-address={ip}", f"--port={port}"] if is_head else [f"--address={address}"]
+    ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+    address = f"{ip}:{port}"
+    if ":" in ip:
+        address = f"[{ip}]:{port}"
+    role = [f"--address={address}"]
+    if launch.is_head:
+        role = ["--head", f"--node-ip-address={ip}", f"--port={port}"]
     # in /tmp, because the names of Ray's sockets there have at most 107 bytes (unix(7)), 70 of them its own
     directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # noqa: S108 - of this user alone, with a random name
     environment = ray_environment(os.environ, directory, address)
@@ -123,14 +150,14 @@ def main(arguments: list[str]) -> int:
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", *role, *common, *options]
     node = None
     try:
-        if not is_head:
+        if not launch.is_head:
             wait_for_head(host, port)
         node = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        if not is_head:
+        if not launch.is_head:
             wait_for_head(host, port, node, there=False, seconds=math.inf)
             return 0
         wait_for_head(host, port, node)
-        wait_for_nodes(size, environment)
+        wait_for_nodes(launch.size, environment)
         return run_script(script, environment)
     finally:
         if node:

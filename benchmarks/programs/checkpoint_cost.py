@@ -52,9 +52,9 @@ def lost_seconds(checkpoints, run, step, *, asynchronous):
     """Return the seconds that steps lose from the start of a checkpoint to its end."""
     usual = median(step() for _ in range(USUAL_STEPS))
     start = time.perf_counter()
-    checkpoints.start(run, asynchronous=asynchronous)
+    checkpoints.start(run)
     steps = 0
-    while checkpoints.writing and not checkpoints.writing.done():
+    while asynchronous and not checkpoints.writing.done():
         step()
         steps += 1
     checkpoints.wait()

@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Train a small network on MNIST on any number of ranks, each on a GPU if there is one.
 
-The rung below is mnist_single.py; `diff` shows what each rank does differently. mnist_ddp.py adds what a long
-training needs.
+It needs nothing but PyTorch. A launcher starts it once per rank, and sets torch's variables (RANK, WORLD_SIZE, ...).
+mnist_single.py is the same program for one process: `diff` shows what each rank does.
 """
 
+import argparse
+import gzip
 import math
 import os
 import sys
@@ -13,94 +15,203 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
-from training import TrainingError
-from training.accelerator import find_accelerator
-from training.checkpoint import Run, open_checkpoints
-from training.data import fingerprint, load_dataset, normalise
-from training.distributed import fail_together, process_group, sum_over_ranks
-from training.finite import check_loss
-from training.model import build_model
-from training.options import parse_rung
-from training.profiling import Profile
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
-def train_epoch(model, optimizer, schedule, images, labels, batches, world):
-    """Take one step for each batch of indices; return the mean loss over all images."""
-    loss_sum = torch.zeros(1, device=images.device)
-    for batch in batches:
-        size, batch = len(batch), batch[world.rank :: world.size]  # all ranks have the same batch, each takes its share
-        scores = model(images[batch])
-        loss = F.cross_entropy(scores, labels[batch], reduction="sum")
+def read_idx(path):
+    """Return the content of an IDX file of bytes, plain or compressed, as uint8 of its shape."""
+    # 0, 0, 8 (bytes), the number of dimensions; the size of each as 4 bytes, the highest first; then the values
+    with path.open("rb") if path.exists() else gzip.open(f"{path}.gz") as file:
+        magic = file.read(4)
+        if magic[:3] != b"\0\0\x08":
+            sys.exit(f"{path}: not an IDX file of bytes. Copy the file again")
+        shape = [int.from_bytes(file.read(4), "big") for _ in range(magic[3])]
+        size = math.prod(shape)
+        content = file.read(size + 1)
+        if len(content) != size:
+            sys.exit(f"{path}: the header announces {size} bytes of data, which are not there. Copy the file again")
+        return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape)
+
+
+# The digits 0 to 9, each 5 pixels wide and 7 high
+GLYPHS = """
+.###...#...###.#####...#.#####..##.#####.###..###.
+#...#.##..#...#...#...##.#.....#.......##...##...#
+#..##..#......#..#...#.#.####.#.......#.#...##...#
+#.#.#..#....##....#.#..#.....#####...#...###..####
+##..#..#...#.......######....##...#.#...#...#....#
+#...#..#..#....#...#...#.#...##...#.#...#...#...#.
+.###..###.#####.###....#..###..###..#....###..##..
+"""
+
+
+def generate_digits(count, seed):
+    """Return noisy images of digits at random places, uint8 [count, 28, 28], and their labels."""
+    rows = [[pixel == "#" for pixel in row] for row in GLYPHS.split()]
+    small = torch.tensor(rows).view(7, 10, 5).transpose(0, 1)
+    glyphs = small.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)  # [10, 21, 15]
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(10, (count,), generator=generator)
+    images = torch.randint(100, (count, 28, 28), generator=generator)
+    places = torch.randint(7, (count, 2), generator=generator)
+    for image, label, (top, left) in zip(images, labels, places.tolist()):
+        image[top : top + 21, left : left + 15] += 155 * glyphs[label]
+    return images.to(torch.uint8), labels
+
+
+def load_mnist(directory):
+    """Return the training and the test set; without a directory, of generated digits."""
+    if directory:
+        train = (read_idx(directory / "train-images-idx3-ubyte"), read_idx(directory / "train-labels-idx1-ubyte"))
+        test = (read_idx(directory / "t10k-images-idx3-ubyte"), read_idx(directory / "t10k-labels-idx1-ubyte"))
+    else:
+        train = generate_digits(6000, seed=1)
+        test = generate_digits(1000, seed=2)
+    return make_dataset(*train), make_dataset(*test)
+
+
+def make_dataset(images, labels):
+    """Return images, float32 [n, 1, 28, 28] with mean 0 and standard deviation 1, with their labels."""
+    pixels = images.unsqueeze(1).float() / 255
+    return TensorDataset((pixels - 0.1307) / 0.3081, labels.long())
+
+
+def build_model():
+    """Return a network from images [n, 1, 28, 28] to the scores [n, 10] of the digits."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, kernel_size=6, stride=2),  # [n, 32, 12, 12]
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # [n, 32, 6, 6]
+        nn.Conv2d(32, 64, kernel_size=3),  # [n, 64, 4, 4]
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(1024, 10),
+    )
+
+
+def train_epoch(model, loader, optimizer, schedule, device):
+    """Take one step for each batch; return the mean loss over all images."""
+    model.train()
+    loss_sum = torch.zeros((), device=device)
+    for images, labels in loader:
+        loss = F.cross_entropy(model(images.to(device)), labels.to(device))
         optimizer.zero_grad()
-        # The gradients of the ranks are averaged: times their number, that is the gradient of the batch's mean loss.
-        (loss * world.size / size).backward()
+        loss.backward()
         optimizer.step()
         schedule.step()
-        loss_sum += loss.detach()  # no .item(): that would wait for the GPU
-    return sum_over_ranks(loss_sum)[0] / len(labels)
+        loss_sum += loss.detach() * len(labels)  # no .item() here: it would wait for the GPU
+    dist.all_reduce(loss_sum)  # the sum over all ranks
+    return loss_sum.item() / loader.sampler.total_size
 
 
 @torch.no_grad()
-def evaluate(model, images, labels, world):
+def evaluate(model, loader, device):
     """Return the percentage of images that are classified correctly."""
-    correct = torch.zeros(1, device=images.device)
-    for batch in torch.arange(len(labels), device=images.device).split(1000):
-        batch = batch[world.rank :: world.size]  # each image counts once, for any number of ranks
-        correct += (model(images[batch]).argmax(dim=1) == labels[batch]).sum()
-    return 100 * sum_over_ranks(correct)[0] / len(labels)
+    model.eval()
+    correct = torch.zeros((), device=device)
+    for images, labels in loader:
+        correct += (model(images.to(device)).argmax(dim=1) == labels.to(device)).sum()
+    dist.all_reduce(correct)
+    return 100 * correct.item() / len(loader.dataset)
 
 
-def train(options, world):
-    """Run the training."""
-    device = world.device
-    with fail_together(world):  # a rank that cannot read the data ends all ranks
-        data = load_dataset(options.data, options.download)
-    report = print if world.rank == 0 else (lambda *_, **__: None)  # only rank 0 prints
-    report(f"world size {world.size}, device {device}, torch {torch.__version__}, data {data.source}")
+def save(checkpoint, parts, epoch, settings):
+    """Write the states of the parts after an epoch; a job that is killed meanwhile keeps the file before."""
+    states = {name: part.state_dict() for name, part in parts.items()}
+    new = checkpoint.with_suffix(".tmp")
+    torch.save({**states, "epoch": epoch, "settings": settings}, new)
+    new.replace(checkpoint)
 
-    # All images fit in memory, so they are loaded at once.
-    images, labels = normalise(data.train_images, device), data.train_labels.to(device)
-    test_images, test_labels = normalise(data.test_images, device), data.test_labels.to(device)
+
+def resume(checkpoint, parts, settings):
+    """Load the states of the parts, if there is a checkpoint; return the number of epochs that it has."""
+    if not checkpoint.exists():
+        return 0
+    saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    if saved["settings"] != settings:
+        sys.exit(f"{checkpoint}: written with {saved['settings']}. Use these options, or another --modelpath")
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    return saved["epoch"]
+
+
+def train(options):
+    """Train, from the checkpoint in --modelpath if there is one."""
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    kind = "CPU"
+    device = torch.device("cpu")
+    if torch.cuda.is_available():  # AMD's GPUs are "cuda" too
+        kind = "GPU"
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    data = options.data or "generated digits"
+    if rank == 0:  # one rank prints
+        print(f"world size {size}, device {device}, torch {torch.__version__}, data {data}")
+    if options.batch_size % size:
+        sys.exit(f"--batch-size {options.batch_size}: not a multiple of {size} ranks. Use another one")
+    share = options.batch_size // size  # each rank takes its share of a batch
+
+    train_set, test_set = load_mnist(options.data)
+    order = DistributedSampler(train_set, seed=options.seed)
+    train_loader = DataLoader(train_set, share, sampler=order)
+    # A DistributedSampler repeats images where the ranks do not divide their number: they would count twice
+    test_loader = DataLoader(test_set, 1000, sampler=range(rank, len(test_set), size))
 
     torch.manual_seed(options.seed)
-    model = DistributedDataParallel(build_model().to(device))  # backward() averages the ranks' gradients
+    model = DistributedDataParallel(build_model().to(device))  # backward() averages the gradients of the ranks
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
-    steps = options.epochs * math.ceil(len(labels) / options.batch_size)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=options.lr, total_steps=steps)
-    shuffle = torch.Generator().manual_seed(options.seed)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs * len(train_loader))
 
+    parts = {"model": model.module, "optimizer": optimizer, "schedule": schedule}
     settings = {"epochs": options.epochs, "batch size": options.batch_size, "lr": options.lr, "seed": options.seed}
-    run = Run(model.module, optimizer, schedule, settings, world, data=fingerprint(data))
-    checkpoints = open_checkpoints(options, world)
-    if file := run.resume(checkpoints):
-        report(f"resuming after {run.position.epoch} epochs, from {file}")
+    done = 0  # epochs
+    if options.modelpath:
+        options.modelpath.mkdir(parents=True, exist_ok=True)
+        done = resume(options.modelpath / "checkpoint.pt", parts, settings)
+    if rank == 0 and done:
+        print(f"resuming after {done} epochs")
+    least = torch.tensor(done, device=device)
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    if done > least:
+        sys.exit(f"{options.modelpath}: some ranks see no checkpoint there. Use a directory that all nodes share")
 
-    profile = Profile(options, run.world, report)
-    for epoch in range(1, options.epochs + 1):
-        name, start = f"epoch {epoch}/{options.epochs}", time.perf_counter()
-        batches = torch.randperm(len(labels), generator=shuffle).to(device).split(options.batch_size)
-        if epoch <= run.position.epoch:
-            continue  # trained by an earlier start
-        kind, share = "CPU" if device.type == "cpu" else "GPU", len(batches[0][world.rank :: world.size])
-        print(f"[{kind}{world.rank}] Epoch {epoch} | Batchsize: {share} | Steps: {len(batches)}", flush=True)
-        loss = train_epoch(model, optimizer, schedule, images, labels, profile.batches(batches), world)
-        speed = len(labels) / (time.perf_counter() - start)
-        check_loss(loss, name, world)
-        accuracy = evaluate(model.module, test_images, test_labels, world)
-        report(f"{name}  loss {loss:.4f}  test accuracy {accuracy:.2f} %  images/s {speed:.0f}", flush=True)
-        run.position.end_epoch(accuracy)
-        run.save(checkpoints)  # rank 0 writes
-    report(f"test accuracy: {run.position.accuracy:.2f} %")
+    for epoch in range(done + 1, options.epochs + 1):
+        order.set_epoch(epoch)  # each epoch has its own order, the same on all ranks, also after a restart
+        print(f"[{kind}{rank}] Epoch {epoch} | Batchsize: {share} | Steps: {len(train_loader)}", flush=True)
+        start = time.perf_counter()
+        loss = train_epoch(model, train_loader, optimizer, schedule, device)
+        speed = len(train_set) / (time.perf_counter() - start)
+        accuracy = evaluate(model.module, test_loader, device)
+        name = f"epoch {epoch}/{options.epochs}"
+        if rank == 0:
+            print(f"{name}  loss {loss:.4f}  test accuracy {accuracy:.2f} %  images/s {speed:.0f}", flush=True)
+        if rank == 0 and options.modelpath:
+            save(options.modelpath / "checkpoint.pt", parts, epoch, settings)
+    accuracy = evaluate(model.module, test_loader, device)
+    if rank == 0:
+        print(f"test accuracy: {accuracy:.2f} %")
+
+
+def parse_arguments(description):
+    parser = argparse.ArgumentParser(description=description)
+    root = os.environ.get("MNIST_ROOT") or None  # set by the module MNIST
+    parser.add_argument("--data", type=Path, default=root, help="directory of the MNIST files (default: $MNIST_ROOT)")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=0.003)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--modelpath", type=Path, help="write a checkpoint to this directory, and resume from it")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    options = parse_rung(__doc__.splitlines()[0], gpu=find_accelerator() is not None)
-    try:
-        with process_group(os.environ, use_gpu=options.gpu, timeout=300) as world:
-            train(options, world)
-    except TrainingError as error:
-        sys.exit(f"rank {os.environ.get('RANK', '0')}: {error}")
+    arguments = parse_arguments(__doc__.splitlines()[0])
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    train(arguments)
+    dist.destroy_process_group()
+    time.sleep(0.1)  # gloo's threads end: a rank on CPUs may abort otherwise

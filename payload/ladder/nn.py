@@ -1,26 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Train a minimal network on one node: tensors, a module, a loss, an optimizer, 10,000 steps.
+"""Train a minimal network in one process: tensors, a module, a loss, an optimizer, 10,000 steps.
 
 Each sample has five numbers between 0 and 1; the network learns whether the sum of the first two is above 1. It needs
 no data and no launcher, and runs on the GPU if there is one.
 """
 
-import sys
-from pathlib import Path
-
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
-from training import TrainingError
-from training.accelerator import find_accelerator
-from training.distributed import select_device
-from training.finite import check_loss
-from training.options import OneLineParser
-
-FEATURES, SAMPLES, HIDDEN = 5, 1000, 10
-EPOCHS, LEARNING_RATE = 10000, 0.01  # an epoch is one step on all samples
+FEATURES = 5
+EPOCHS = 10000  # an epoch is one step on all samples
 
 
 def draw_samples(count):
@@ -34,29 +24,28 @@ class SmallNetwork(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.hidden = nn.Linear(FEATURES, HIDDEN)
-        self.output = nn.Linear(HIDDEN, 1)
+        self.hidden = nn.Linear(FEATURES, 10)
+        self.output = nn.Linear(10, 1)
 
     def forward(self, features):
         return self.output(torch.relu(self.hidden(features)))
 
 
 def train():
-    device = select_device(find_accelerator() is not None, local_rank=0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # AMD's GPUs are "cuda" too
     torch.manual_seed(1)
-    features, labels = (tensor.to(device) for tensor in draw_samples(SAMPLES))
+    features, labels = (tensor.to(device) for tensor in draw_samples(1000))
     test_features, test_labels = (tensor.to(device) for tensor in draw_samples(10000))
     network = SmallNetwork().to(device)
-    optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 
     for epoch in range(1, EPOCHS + 1):
-        # Computed from the scores: the sigmoid of a score can round to 0, which has no logarithm.
+        # Computed from the scores: the sigmoid of a score can round to 0, which has no logarithm
         loss = nn.functional.binary_cross_entropy_with_logits(network(features), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if epoch % 1000 == 0:
-            check_loss(loss.item(), f"epoch {epoch}")
             print(f"Epoch [{epoch}/{EPOCHS}], Loss: {loss.item():.4f}", flush=True)
 
     with torch.no_grad():  # on samples that it was not trained on
@@ -66,8 +55,4 @@ def train():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # at this size, more threads are slower
-    OneLineParser(description=__doc__.splitlines()[0]).parse_args()
-    try:
-        train()
-    except TrainingError as error:
-        sys.exit(f"nn.py: {error}")
+    train()

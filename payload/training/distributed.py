@@ -8,10 +8,12 @@ are called inside it, by all ranks.
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -49,7 +51,7 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
     """Join the ranks for the duration of a ``with`` block: NCCL or XCCL between GPUs, gloo between CPUs.
 
     A rendezvous or a collective that takes longer than ``timeout`` seconds fails. Raises TrainingError
-    if the environment is invalid, if no GPU is visible, or if the rendezvous fails.
+    if the environment is invalid, no GPU is visible, the rendezvous fails, or the ranks run different programs.
     A world of one rank needs no port, so any number of them can run on one host.
     """
     rank, size, local_rank = read_ranks(environment)
@@ -57,24 +59,49 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
     limit = timedelta(seconds=timeout)
     host_group = None
     try:
-        with nullcontext() if use_gpu else batch_scheduling():
-            dist.init_process_group(
-                BACKENDS.get(device.type, "gloo"),
-                rank=rank,
-                world_size=size,
-                timeout=limit,
-                **({"store": dist.HashStore()} if size == 1 else {"init_method": "env://"}),
-            )
         if use_gpu:
+            init_process_group(BACKENDS[device.type], rank, size, limit)
             host_group = dist.new_group(backend="gloo", timeout=limit)
+        else:
+            with batch_scheduling():
+                init_process_group("gloo", rank, size, limit)
     except (RuntimeError, ValueError) as error:
         address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} (MASTER_ADDR:MASTER_PORT)"
-        reason, remedy = str(error).splitlines()[0].rstrip("."), f"Check that all {size} ranks started and can reach it"
-        if "EADDRINUSE" in str(error):
-            reason, remedy = "in use by another process", "Start again, or export another MASTER_PORT"
-        raise TrainingError(f"no rendezvous at {address} within {timeout:g} s: {reason}. {remedy}") from None
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise TrainingError(
+            f"no rendezvous at {address} within {timeout:g} s: {reason}. Check that all {size} ranks started and can "
+            "reach it; if another process uses the port, export another MASTER_PORT"
+        ) from None
     with leave_afterwards(device.type == "cuda"):
-        yield World(rank, size, device, host_group)
+        world = World(rank, size, device, host_group)
+        if size > 1:
+            check_programs(world)
+        yield world
+
+
+def init_process_group(backend: str, rank: int, size: int, limit: timedelta) -> None:
+    """Create the default group; a world of one rank has a store in its own memory."""
+    if size == 1:
+        dist.init_process_group(backend, rank=rank, world_size=size, timeout=limit, store=dist.HashStore())
+    else:
+        dist.init_process_group(backend, rank=rank, world_size=size, timeout=limit, init_method="env://")
+
+
+def check_programs(world: World) -> None:
+    """End all ranks if one runs another program, or other options, than rank 0: two launches met at one port.
+
+    In a job step whose tasks start two programs each, rank 0 of one can meet rank 1 of the other.
+    """
+    # torch.distributed.launch gives each rank such an option
+    command = [word for word in sys.argv if not word.startswith(("--local-rank", "--local_rank"))]
+    first = broadcast(command, world)
+    with fail_together(world):
+        if command != first:
+            raise TrainingError(
+                f"the ranks run different programs: rank 0 {shlex.join(first)}, rank {world.rank} "
+                f"{shlex.join(command)}. Launch each program on its own, or export another MASTER_PORT for one; pass "
+                "what differs between the ranks of one program as variables"
+            )
 
 
 @contextmanager
@@ -109,13 +136,22 @@ def wait_for_threads() -> None:
     """
     for _ in range(IDLE_CHECKS):
         time.sleep(0.01)
-        stats = []
-        for path in Path("/proc/self/task").glob("*/stat"):
-            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-                stats.append(path.read_text())
-        # proc(5), "/proc/pid/stat": the state, S for one that waits, is the first field after the name in parentheses
-        if all(stat.rpartition(")")[2].split()[0] == "S" for stat in stats if "(pt_gloo_runloop)" in stat):
+        if not gloo_is_busy():
             return
+
+
+def gloo_is_busy() -> bool:
+    """Return whether a thread of gloo does something other than wait."""
+    for path in Path("/proc/self/task").glob("*/stat"):
+        try:
+            stat = path.read_text()
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended
+            continue
+        # proc(5), "/proc/pid/stat": the state, S for one that waits, is the first field after the name in parentheses
+        name, _, fields = stat.rpartition(")")
+        if name.endswith("(pt_gloo_runloop") and fields.split()[0] != "S":
+            return True
+    return False
 
 
 @contextmanager
@@ -138,24 +174,47 @@ def batch_scheduling() -> Iterator[None]:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
+class Ranks(NamedTuple):
+    """The numbers of a rank that a launcher sets."""
+
+    rank: int
+    size: int
+    local_rank: int
+
+
+def read_ranks(environment: Mapping[str, str]) -> Ranks:
     """Return rank, world size and local rank; (0, 1, 0) with neither RANK nor WORLD_SIZE set.
 
     Source: https://docs.pytorch.org/docs/stable/distributed.html, "Environment variable
     initialization". Raises TrainingError if a variable is missing or invalid.
     """
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
-        return 0, 1, 0
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    values = [environment.get(name, "") for name in names]
-    rank, size, local_rank, port = (int(value) if value.isdecimal() else -1 for value in (*values[:3], values[4]))
-    if not (0 <= rank < size < 2**31 and local_rank >= 0 and 0 <= port < 2**16 and values[3]):
-        given = ", ".join(f"{name}={value}" if value else f"{name} not set" for name, value in zip(names, values))
+        return Ranks(0, 1, 0)
+    ranks = Ranks(*(read_number(environment, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
+    has_address = bool(environment.get("MASTER_ADDR")) and 0 <= read_number(environment, "MASTER_PORT") < 2**16
+    if not (0 <= ranks.rank < ranks.size < 2**31 and ranks.local_rank >= 0 and has_address):
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+        given = ", ".join(describe_variable(environment, name) for name in names)
         raise TrainingError(
             f"invalid variables of a rank: {given}. Start the script with a launcher that sets all of them, such as "
             "torchrun, or unset RANK and WORLD_SIZE"
         )
-    return rank, size, local_rank
+    return ranks
+
+
+def read_number(environment: Mapping[str, str], name: str) -> int:
+    """Return the whole number in a variable; -1 if there is none."""
+    value = environment.get(name, "")
+    if value.isdecimal():
+        return int(value)
+    return -1
+
+
+def describe_variable(environment: Mapping[str, str], name: str) -> str:
+    """Return a variable and its value, for a message."""
+    if environment.get(name):
+        return f"{name}={environment[name]}"
+    return f"{name} not set"
 
 
 def select_device(use_gpu: bool, local_rank: int) -> torch.device:
@@ -188,15 +247,19 @@ def fail_together(world: World) -> Iterator[None]:
         yield
         return
     fault = None
+    first_fault = world.size
     try:
         yield
     except Exception as error:
         fault = error
+        first_fault = world.rank
     # In host memory: a GPU that failed can no longer take part.
-    lowest = torch.tensor(world.rank if fault else world.size)
+    lowest = torch.tensor(first_fault)
     dist.all_reduce(lowest, op=dist.ReduceOp.MIN, group=world.host_group)
+    if fault and lowest == world.rank:
+        raise fault
     if lowest < world.size:
-        raise fault if fault and lowest == world.rank else SystemExit(1)
+        raise SystemExit(1)
 
 
 def sum_over_ranks(values: torch.Tensor) -> list[float]:
@@ -218,6 +281,8 @@ def gather(value, world: World) -> list | None:
     """Return the ``value`` of every rank, in their order, on rank 0; None on the others."""
     if not dist.is_initialized():
         return [value]
-    values = [None] * world.size if world.rank == 0 else None
+    values = None
+    if world.rank == 0:
+        values = [None] * world.size
     dist.gather_object(value, values, group=world.host_group)
     return values

@@ -1,59 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reads files within bounds, and writes files completely or not at all."""
+"""Writes files completely or not at all, and names what a user can do when that fails."""
 
 from __future__ import annotations
 
 import errno
-import math
 import os
 import secrets
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from training import TrainingError
 
 INCOMPLETE = f".*.{8 * '[0-9a-f]'}.incomplete"  # what write_file calls a file until it is complete
 
 
-def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
-    """Open a regular file to read it; a FIFO or a device cannot block the call.
-
-    Raises OSError if it cannot be opened, TrainingError if it is not a regular file, or a link that is not followed.
-    """
-    if path.is_symlink() and not follow_links:
-        raise TrainingError(f"{path}: a symbolic link, which is not followed. Remove it")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise TrainingError(f"{path}: {kind_of(path)}, not a regular file. Remove it or choose another directory")
-    return open(descriptor, "rb")  # noqa: PTH123 (a descriptor)
-
-
-def read_file(path: Path, most_bytes: float = math.inf, *, follow_links: bool = True) -> bytes:
-    """Return the content of a file, as ``open_regular`` opens it; TrainingError if it has more than ``most_bytes``."""
-    with open_regular(path, follow_links=follow_links) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most_bytes:
-            raise TrainingError(
-                f"{path}: {size} bytes, expected at most {most_bytes}. Remove it or choose another directory"
-            )
-        return file.read(size)
-
-
-def kind_of(path: Path) -> str:
-    """Return what ``path`` is, for a message; raises OSError if it cannot be looked at."""
-    mode = path.lstat().st_mode
-    kinds = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a FIFO"))
-    devices = ((stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISSOCK, "a socket"))
-    return next((name for test, name in (*kinds, *devices) if test(mode)), "a file")
-
-
 def remedy_for(error: OSError, option: str = "--modelpath") -> str:
     """Return what a user can do about a file that could not be written."""
-    if error.errno == errno.ENOENT:
+    if error.errno == errno.ENOENT and error.filename and not Path(error.filename).parent.exists():
         return f"Its directory was removed during the run: start again, with a directory that stays ({option})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"The files before it are undamaged: free some space and start again, or use another {option}"

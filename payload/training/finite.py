@@ -23,16 +23,26 @@ def check_loss(loss: float, when: str, world: World | None = None) -> None:
         raise TrainingError(f"the loss of {when} {NOT_FINITE}: {loss}. {REMEDY}")
 
 
-def are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether all numbers in tensors, or in this rank's parts of them, are finite; waits for the device."""
-    local = [getattr(tensor, "_local_tensor", tensor).detach() for tensor in tensors]
-    # NaN is both the least and the greatest number; unlike isfinite(), no tensor of the size of the weights is made
-    ends = [end for part in local if part.is_floating_point() and part.numel() for end in part.aminmax()]
-    return all(map(math.isfinite, torch.stack(ends).tolist())) if ends else True
+def are_finite(parameters: Iterable[Tensor]) -> bool:
+    """Return whether all numbers in parameters, or in this rank's parts of them, are finite; waits for the device."""
+    ends: list[Tensor] = []
+    for parameter in parameters:
+        local = getattr(parameter, "_local_tensor", parameter).detach()
+        if local.is_complex():
+            local = torch.view_as_real(local)
+        if local.is_floating_point() and local.numel():
+            # NaN is both the least and the greatest number; unlike isfinite(), no tensor of the same size is made
+            ends.extend(local.aminmax())
+    if not ends:
+        return True
+    return all(map(math.isfinite, torch.stack([end.to(ends[0].device) for end in ends]).tolist()))
 
 
-def check_weights(weights: Iterable[Tensor], world: World) -> None:
-    """End all ranks if a weight of one is not finite; call it before a checkpoint, which may replace a better one."""
+def check_weights(parameters: Iterable[Tensor], world: World) -> None:
+    """End all ranks if a parameter of one is not finite; call it before a checkpoint, which may replace a better one.
+
+    Buffers are not examined: a mask may hold infinity.
+    """
     with fail_together(world):
-        if not are_finite(weights):
+        if not are_finite(parameters):
             raise TrainingError(f"a weight {NOT_FINITE}, and no checkpoint is written. {REMEDY}")

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from statistics import fmean
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -20,6 +21,14 @@ from training.distributed import World, gather
 UNTIMED = 2
 TIMED_ONE_IN = 8  # on a GPU: recording a pair of events takes some microseconds
 MOST_TIMED = 256  # the newest steps of an epoch: the events of a GPU are kept until its end
+
+
+class RankTime(NamedTuple):
+    """The mean time that a rank takes alone in a step, and its host."""
+
+    seconds: float
+    rank: int
+    place: str
 
 
 class Health:
@@ -37,7 +46,9 @@ class Health:
     """
 
     def __init__(self, world: World, report: Callable[[str], None], *, enabled: bool = True):
-        self.world, self.report, self.enabled = world, report, enabled
+        self.world = world
+        self.report = report
+        self.enabled = enabled
         self.on_cpu = world.device.type == "cpu"
         self.begun = 0  # steps
         self.times: list | None = None  # of this step, if it is timed: starts and ends in turn
@@ -49,7 +60,9 @@ class Health:
         Such are a DistributedDataParallel, and the blocks that are passed to ``fully_shard``: its hooks wait for the
         weights before, and reshard them after, these.
         """
-        for module in modules if self.enabled else ():
+        if not self.enabled:
+            return
+        for module in modules:
             module.register_forward_pre_hook(lambda *_: self.record())
             module.register_forward_hook(lambda *_: self.record(), prepend=True)
 
@@ -68,7 +81,9 @@ class Health:
 
     def begin_step(self) -> None:
         self.begun += 1
-        self.times = [] if self.begun > UNTIMED and (self.on_cpu or self.begun % TIMED_ONE_IN == 0) else None
+        self.times = None
+        if self.begun > UNTIMED and (self.on_cpu or self.begun % TIMED_ONE_IN == 0):
+            self.times = []
         self.record()
 
     def record(self) -> None:
@@ -92,27 +107,36 @@ class Health:
         """Report the slowest rank by the means of all ranks' timed steps; return the fields for metrics, on rank 0."""
         if not self.enabled:
             return {}
-        own = fmean(map(self.seconds, self.timed)) if self.timed else None
+        own = None
+        if self.timed:
+            own = fmean(map(self.seconds, self.timed))
         self.timed.clear()
-        ranks = gather((own, describe_place(self.world.device)), self.world) or []
-        timed = sorted((seconds, rank, place) for rank, (seconds, place) in enumerate(ranks) if seconds is not None)
-        if not timed:
-            if ranks:
-                self.report(f"{name}  slowest rank: unknown: too few steps to time one")
+        ranks = gather((own, describe_place(self.world.device)), self.world)
+        if ranks is None:
             return {}
-        median, (slowest, rank, place) = timed[(len(timed) - 1) // 2][0], timed[-1]
-        ratio = slowest / median if median else 1
-        alone = f"{1e3 * slowest:.2f} ms alone per step, {ratio:.2f} times the median"
-        self.report(f"{name}  slowest rank {rank} ({place}): {alone}")
-        fields = ("step_seconds_alone", "slowest_seconds_alone", "slowest_rank", "slowest_place")
-        return dict(zip(fields, (median, slowest, rank, place)))
+        timed = sorted(RankTime(time, rank, place) for rank, (time, place) in enumerate(ranks) if time is not None)
+        if not timed:
+            self.report(f"{name}  slowest rank: unknown: too few steps to time one")
+            return {}
+        median = timed[(len(timed) - 1) // 2].seconds
+        slowest = timed[-1]
+        ratio = slowest.seconds / median if median else 1
+        alone = f"{1e3 * slowest.seconds:.2f} ms alone per step, {ratio:.2f} times the median"
+        self.report(f"{name}  slowest rank {slowest.rank} ({slowest.place}): {alone}")
+        return {
+            "step_seconds_alone": median,
+            "slowest_seconds_alone": slowest.seconds,
+            "slowest_rank": slowest.rank,
+            "slowest_place": slowest.place,
+        }
 
 
 def describe_place(device: torch.device) -> str:
     """Return this host, and the GPU with its PCI address if torch knows it."""
     if device.type == "cpu":
         return platform.node()
-    where, found = "", module_of(device).get_device_properties(device)
+    place = f"{platform.node()}, GPU {device.index}"
+    found = module_of(device).get_device_properties(device)
     if hasattr(found, "pci_bus_id"):
-        where = f" at {found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
-    return f"{platform.node()}, GPU {device.index}{where}"
+        place += f" at {found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    return place

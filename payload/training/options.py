@@ -21,9 +21,16 @@ class OneLineParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str):
-        is_first = os.environ.get("RANK") in (None, "", "0")  # all ranks have the same command line, and end with it
-        shown = message if len(message) <= MOST_TEXT else f"{message[:MOST_TEXT]}..."
-        self.exit(2, f"{self.prog}: {shown}. See --help\n" if is_first else None)
+        if os.environ.get("RANK") not in (None, "", "0"):  # all ranks have the same command line, and end with it
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {shorten(message)}. See --help\n")
+
+
+def shorten(message: str) -> str:
+    """Return a message, or the start of one that is too long."""
+    if len(message) > MOST_TEXT:
+        return f"{message[:MOST_TEXT]}..."
+    return message
 
 
 def integer(least: int, most: int = MOST) -> Callable[[str], int]:
@@ -75,46 +82,31 @@ class Interval(NamedTuple):
     seconds: float = 0
 
     def __str__(self) -> str:
-        return f"{self.steps}" if self.steps else f"{self.seconds:g}s"
+        if self.steps:
+            return f"{self.steps}"
+        return f"{self.seconds:g}s"
 
 
 def parse_interval(text: str) -> Interval:
     """Return the interval of ``500``, ``90s``, ``30m`` or ``1.5h``; argparse.ArgumentTypeError for other texts."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh])|(\d{1,9})", text)
-    value = float(match[1] or match[3]) if match else 0
-    if not match or value <= 0:
-        raise argparse.ArgumentTypeError(f"must be a number of steps, or a time such as 90s, 30m or 2h, found {text}")
-    return Interval(seconds=value * {"s": 1, "m": 60, "h": 3600}[match[2]]) if match[2] else Interval(int(value))
+    if match and match[3] and int(match[3]) > 0:
+        return Interval(steps=int(match[3]))
+    if match and match[1] and float(match[1]) > 0:
+        return Interval(seconds=float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]])
+    raise argparse.ArgumentTypeError(f"must be a number of steps, or a time such as 90s, 30m or 2h, found {text}")
 
 
-def training_parser(
-    description: str,
-    gpu: str = "one GPU per rank, with NCCL or XCCL (default: CPU, with gloo)",
-    batch: tuple[int, int, str] = (256, MOST, "SAMPLES"),
-    lr: float = 0.01,
-) -> OneLineParser:
-    """Return a parser of the options that all training scripts have.
-
-    ``gpu`` is the help text of --gpu, ``lr`` the default of --lr, ``batch`` default, limit and unit of --batch-size.
-    """
+def training_parser(description: str, *, lr: float, batch_size: int, unit: str) -> OneLineParser:
+    """Return a parser of the options that all training scripts have, with these defaults; ``unit`` is of the batch."""
     parser = OneLineParser(description=description)
     add = parser.add_argument
-    size, most, unit = batch
-    add("--gpu", action="store_true", help=gpu)
-    steps = "per step, over all ranks (default: %(default)s)"
-    add("--batch-size", type=integer(1, most), default=size, metavar=unit, help=steps)
+    add("--gpu", action="store_true", help="one GPU per rank, with NCCL or XCCL (default: CPU, with gloo)")
     add("--lr", type=number(), default=lr, help="peak learning rate (default: %(default)s)")
+    size = "per step, over all ranks (default: %(default)s)"
+    add("--batch-size", type=integer(1, 2**20), default=batch_size, metavar=unit, help=size)
     add("--seed", type=integer(0, 2**32 - 1), default=0, help="for the weights and the order (default: %(default)s)")
     return parser
-
-
-def add_dataset(parser: argparse.ArgumentParser) -> None:
-    """Add the options about MNIST."""
-    root = os.environ.get("MNIST_ROOT") or None
-    files = "directory of the MNIST files (default: $MNIST_ROOT, else generated digits)"
-    parser.add_argument("--epochs", type=integer(1), default=3, help="(default: %(default)s)")
-    parser.add_argument("--data", type=path, metavar="DIR", default=root, help=files)
-    parser.add_argument("--download", action="store_true", help="download missing files to DIR, once for all ranks")
 
 
 def add_speed(parser: argparse.ArgumentParser, compiled: str) -> None:
@@ -130,8 +122,8 @@ def ranks(given: str) -> list[int]:
     return sorted({integer(0)(word) for word in given.split(",")})
 
 
-def add_checkpoints(parser: argparse.ArgumentParser) -> None:
-    """Add the options about checkpoints and profiles."""
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options about what a training writes and reports."""
     add = parser.add_argument
     modelpath = "write checkpoints and results to DIR; the next start resumes from there"
     add("--modelpath", type=path, metavar="DIR", help=modelpath)
@@ -140,23 +132,19 @@ def add_checkpoints(parser: argparse.ArgumentParser) -> None:
     profile = "profile a few steps, and write traces to DIR (default: profile)"
     add("--profile", type=path, nargs="?", const=Path("profile"), metavar="DIR", help=profile)
     add("--profile-ranks", type=ranks, default=[0], metavar="RANKS", help="such as 0,8 (default: 0)")
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options about what a training writes and reports."""
-    add_checkpoints(parser)
-    add = parser.add_argument
     add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
     add("--wandb", type=text, metavar="PROJECT", help="also report to Weights & Biases")
-    add("--mlflow", action="store_true", help="also report to MLFLOW_TRACKING_URI, else to DIR/mlflow.db")
+    add("--mlflow", action="store_true", help="also report to MLflow, where MLFLOW_TRACKING_URI says")
     add("--health", action="store_true", help="report the slowest rank after each epoch")
 
 
 def parse_arguments(arguments: list[str], description: str = "") -> argparse.Namespace:
     """Return the options of mnist_ddp.py; exit with a line and status 2 if one is invalid."""
-    parser = training_parser(description)
-    add_dataset(parser)
+    parser = training_parser(description, lr=0.01, batch_size=256, unit="SAMPLES")
     add = parser.add_argument
+    files = "directory of the MNIST files (default: $MNIST_ROOT, else generated digits)"
+    add("--data", type=path, metavar="DIR", default=os.environ.get("MNIST_ROOT") or None, help=files)
+    add("--epochs", type=integer(1), default=3, help="(default: %(default)s)")
     add("--batch-per-rank", type=integer(1), metavar="SAMPLES", help="per step on each rank; overrides --batch-size")
     warmup = "during which the learning rate rises to its peak (default: a quarter of all)"
     add("--warmup", type=float, metavar="EPOCHS", help=warmup)
@@ -164,17 +152,9 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add("--validation", type=number(0, 0.99), metavar="SHARE", help=validation)
     add_speed(parser, "network")
     add_output(parser)
-    return parse(parser, arguments)
-
-
-def parse_rung(description: str, *, gpu: bool, resumes: bool = True) -> argparse.Namespace:
-    """Return the options of a rung of the ladder; ``gpu`` is the default of --gpu."""
-    parser = training_parser(description, gpu="one GPU per rank (default: if there is one)")
-    add_dataset(parser)
-    parser.set_defaults(gpu=gpu)
-    if resumes:
-        add_checkpoints(parser)
-    return parse(parser)
+    options = parse(parser, arguments)
+    check_warmup(parser, options.warmup, options.epochs)
+    return options
 
 
 def parse(parser: OneLineParser, arguments: list[str] | None = None) -> argparse.Namespace:
@@ -183,10 +163,10 @@ def parse(parser: OneLineParser, arguments: list[str] | None = None) -> argparse
     for name in ("restart", "tensorboard", "wandb", "mlflow"):
         if getattr(options, name, None) and not options.modelpath:
             parser.error(f"--{name} needs --modelpath")
-    if getattr(options, "download", False) and options.data is None:
-        parser.error("--download needs --data or MNIST_ROOT")
-    length = "epochs" if hasattr(options, "epochs") else "steps"
-    warmup = getattr(options, "warmup", None)
-    if warmup is not None and not 0 <= warmup < getattr(options, length):
-        parser.error(f"--warmup must be from 0 to below --{length}, found {warmup}")
     return options
+
+
+def check_warmup(parser: OneLineParser, warmup: float | None, length: int) -> None:
+    """Exit with a line and status 2 if a warm-up is not shorter than the training."""
+    if warmup is not None and not 0 <= warmup < length:
+        parser.error(f"--warmup must be from 0 to below {length}, the whole training, found {warmup}")

@@ -15,7 +15,9 @@ from training import TrainingError
 from training.checkpoint import make_directory
 from training.distributed import World, fail_together, gather
 
-WAIT, WARMUP, ACTIVE = 4, 1, 5  # steps: libraries load in the first ones, the profiler itself in the next
+WAIT = 4  # steps: libraries load in the first ones, the profiler itself in the next
+WARMUP = 1
+ACTIVE = 5
 STEPS = WAIT + WARMUP + ACTIVE
 SHOWN = 10  # operations in the table
 DATA = "data"  # the name of the time in which a rank gets its batch
@@ -33,7 +35,9 @@ class Profile:
     """
 
     def __init__(self, options: argparse.Namespace, world: World, report: Callable = print):
-        self.directory, self.world, self.report = options.profile, world, report
+        self.directory = options.profile
+        self.world = world
+        self.report = report
         self.taken = 0
         self.result: tuple[list[float], str] | None = None
         self.profiler = None
@@ -123,14 +127,16 @@ def shares_of(events: Iterable, on_device: bool) -> list[float]:
         span = event.time_range.start, event.time_range.end
         is_kernel = event.device_type != torch.autograd.DeviceType.CPU
         if event.name.startswith("ProfilerStep"):
-            windows += [span] if not is_kernel else []
+            if not is_kernel:
+                windows.append(span)
         elif event.name == DATA:
             kinds[2].append(span)
         elif event.name.startswith(COMMUNICATION):
             kinds[1].append(span)
         elif is_kernel or (not on_device and event.name.startswith(("aten::", "Optimizer.", "autograd::"))):
             kinds[0].append(span)
-    start, end = min(first for first, _ in windows), max(last for _, last in windows)
+    start = min(first for first, _ in windows)
+    end = max(last for _, last in windows)
     spans: list[tuple[float, float]] = []
     ends = [0.0]
     for kind in kinds:

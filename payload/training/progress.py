@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Shows the progress of an epoch: a bar on a terminal, a line every ten seconds in a log."""
+"""Reports what a training runs on, and its progress: a bar on a terminal, a line every ten seconds in a log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,24 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TextIO
 
+import torch
+import torch.distributed as dist
+
+from training.accelerator import find_accelerator
+from training.distributed import World
+
 BAR_SECONDS = 0.1  # between two updates of the bar
 LINE_SECONDS = 10  # between two lines in a log
 BAR_WIDTH = 16  # characters
 CLEAR_LINE = "\r\x1b[K"
+
+
+def report_world(world: World, report: Callable[[str], None], work: str) -> None:
+    """Report the ranks, their devices and ``work``, what they compute; and a GPU that is not used."""
+    ranks = f"world size {world.size}, backend {dist.get_backend()}, device {world.device}"
+    report(f"{ranks}, torch {torch.__version__}, {work}")
+    if world.device.type == "cpu" and find_accelerator():
+        report("A GPU is available; use --gpu to train on it")
 
 
 @dataclass
@@ -39,7 +53,9 @@ class Progress:
 
     def __post_init__(self):
         self.is_bar = self.stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.interval = BAR_SECONDS if self.is_bar else LINE_SECONDS
+        self.interval = LINE_SECONDS
+        if self.is_bar:
+            self.interval = BAR_SECONDS
         self.start = time.perf_counter()
         self.next_report = self.start + self.interval if self.enabled else float("inf")
 
@@ -51,11 +67,12 @@ class Progress:
         now = time.perf_counter()
         if now < self.next_report:
             return
-        loss, percent = mean_loss(), 100 * step // self.steps
+        loss = mean_loss()
+        percent = 100 * step // self.steps
         line = f"{self.name}  {percent} %  loss {loss:.4f} (rank 0)\n"
         if self.is_bar:
             rate = (step - self.first_step) / (now - self.start)
-            left = timedelta(seconds=round((self.steps - step) / rate)) if rate else "?"
+            left = timedelta(seconds=round((self.steps - step) / rate))
             bar = ("#" * (BAR_WIDTH * step // self.steps)).ljust(BAR_WIDTH, "-")
             line = f"{self.name}  [{bar}] {percent:3} %  loss {loss:.4f}  {rate:.3g} steps/s  {left} left"
             # a line that wraps cannot be cleared

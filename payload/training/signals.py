@@ -2,6 +2,7 @@
 """The signals that stop a training, and their handlers until the training can save itself.
 
 Call ``end_at_once`` before imports that take seconds, such as torch, and ``end_no_more`` before other handlers are set.
+``shield_processes`` protects the workers of a DataLoader from a signal to all processes of a job step.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
 
 # sysexits.h: "a failure that is temporary; the user is invited to retry". Job scripts requeue on this status.
 STOPPED = os.EX_TEMPFAIL
@@ -21,7 +26,9 @@ wakeup = -1  # the write end of a pipe to which Python's C code writes the numbe
 
 def status_of(number: int) -> int:
     """Return the exit status of a run that a signal stopped."""
-    return INTERRUPTED if number == signal.SIGINT else STOPPED
+    if number == signal.SIGINT:
+        return INTERRUPTED
+    return STOPPED
 
 
 def end_at_once(*, resumable: bool = True) -> None:
@@ -33,7 +40,9 @@ def end_at_once(*, resumable: bool = True) -> None:
     https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
     """
     global wakeup
-    numbers = (signal.SIGINT, signal.SIGUSR1) if resumable else (signal.SIGINT,)
+    numbers = [signal.SIGINT]
+    if resumable:
+        numbers.append(signal.SIGUSR1)
 
     def watch() -> None:
         while number := os.read(pipe, 1)[0]:
@@ -57,3 +66,39 @@ def end_no_more() -> None:
         signal.set_wakeup_fd(-1)
         os.write(wakeup, b"\0")
         wakeup = -1
+
+
+@contextmanager
+def blocked_signals() -> Iterator[None]:
+    """Block ``SIGNALS`` in this thread; a process that starts in the ``with`` block inherits this, and keeps it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def shield_processes() -> Iterator[None]:
+    """Block ``SIGNALS`` in the processes that multiprocessing starts in the ``with`` block, by any start method.
+
+    Slurm signals all processes of a step. A worker of a DataLoader that ends by a signal ends the training with an
+    error: torch's own handler of SIGTERM in workers does, and the default action of SIGUSR1. ``terminate()`` of such a
+    process sends SIGKILL, as SIGTERM is blocked there: a DataLoader, and Python's exit, end stuck workers by it.
+    Processes of ``subprocess`` are not changed.
+    """
+    start = BaseProcess.start
+
+    def start_shielded(process: BaseProcess) -> None:
+        with blocked_signals():
+            start(process)
+        process._popen.terminate = process._popen.kill  # type: ignore[attr-defined]
+
+    with blocked_signals():
+        # SIGUSR1 would end it. It starts before any worker, as its start unblocks signals before Python 3.13.
+        resource_tracker.ensure_running()
+    BaseProcess.start = start_shielded  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        BaseProcess.start = start  # type: ignore[method-assign]

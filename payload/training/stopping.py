@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 import signal
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import torch
 import torch.distributed as dist
 
 from training.distributed import World
-from training.signals import INTERRUPTED, SIGNALS, STOPPED, end_no_more, status_of
+from training.signals import INTERRUPTED, SIGNALS, STOPPED, end_no_more, shield_processes, status_of
 
 NO_SIGNAL = 2**16  # above all signals: this rank's loss is not finite
 AGAIN_SECONDS = 1  # an earlier repetition of Ctrl-C is the same one, forwarded by the launcher
@@ -25,20 +25,26 @@ class StopSignals:
     others waiting. So at every ``interval``-th call of ``agreed`` the ranks exchange what they received, in host
     memory, without waiting for a GPU. A block that exits with ``STOPPED`` or ``INTERRUPTED`` ends on all ranks at the
     same time. After a block that succeeds, the signals are ignored: nothing is left to stop. A second Ctrl-C raises
-    KeyboardInterrupt. If not ``enabled``, signals keep their handlers: use this if nothing can be saved.
+    KeyboardInterrupt. Processes that multiprocessing starts in the block, such as the workers of a DataLoader, do not
+    receive the signals. If not ``enabled``, signals keep their handlers: use this if nothing can be saved.
     """
 
     def __init__(self, world: World, *, interval: int = 16, enabled: bool = True):
         self.world = world
-        self.signals = SIGNALS if enabled else ()
+        self.signals: tuple[signal.Signals, ...] = ()
+        if enabled:
+            self.signals = SIGNALS
         self.interval = interval
         self.calls = 0
-        self.received = 0  # the number of the signal; 0: none
+        self.noted = 0  # the number of the signal that this rank received; 0: none
+        self.received = 0  # the number of the signal that the ranks agreed on
         self.interrupted = 0.0  # time of the first Ctrl-C
+        self.shield = ExitStack()
 
     def __enter__(self) -> StopSignals:
         if self.signals:
             end_no_more()
+            self.shield.enter_context(shield_processes())
         self.previous = {number: signal.signal(number, self.note) for number in self.signals}
         return self
 
@@ -48,12 +54,12 @@ class StopSignals:
             if self.interrupted and now - self.interrupted > AGAIN_SECONDS:
                 signal.default_int_handler(number, frame)
             self.interrupted = self.interrupted or now
-        self.received = number
+        self.noted = number
 
     def watch(self, loss: float) -> float:
         """Return ``loss``, of this rank; if it is not finite, the ranks agree to stop."""
         if not math.isfinite(loss):
-            self.received = self.received or NO_SIGNAL
+            self.noted = self.noted or NO_SIGNAL
         return loss
 
     def agreed(self, *, now: bool = False) -> bool:
@@ -62,9 +68,10 @@ class StopSignals:
         With ``now`` the ranks exchange signals regardless of the interval.
         """
         self.calls += 1
-        if not self.signals or not now and self.calls % self.interval:
+        is_due = now or self.calls % self.interval == 0
+        if not self.signals or not is_due:
             return False
-        received = torch.tensor(self.received)
+        received = torch.tensor(self.noted)  # a signal that arrives from here on counts next time
         dist.all_reduce(received, op=dist.ReduceOp.MAX, group=self.world.host_group)
         self.received = int(received)
         if self.received:
@@ -85,11 +92,15 @@ class StopSignals:
         return status_of(self.received)
 
     def __exit__(self, _kind: object, fault: BaseException | None, _traceback: object) -> None:
+        self.shield.close()
         if self.signals and isinstance(fault, SystemExit) and fault.code in (STOPPED, INTERRUPTED):
             # srun kills the others some time after the first has ended (KillWait), and the status
             # would be 137. Rank 0 may still have to finish, for example, a report.
             with suppress(RuntimeError):  # another rank died, and its status reports it
                 dist.barrier(group=self.world.host_group)
         for number, handler in self.previous.items():
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.SIG_IGN if fault is None else handler)
+            if signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            if fault is None:
+                handler = signal.SIG_IGN
+            signal.signal(number, handler)

@@ -30,3 +30,5 @@ def test_the_page_leads_to_a_training_on_two_nodes_that_resumes(testbed, venv, w
     lines = output.read_text().splitlines()
     assert lines[0] == "resuming after epoch 10"
     assert re.fullmatch(r"epoch 20: world size 2, loss \d\.\d+", lines[-1]), lines
+    losses = [float(line.split()[-1]) for line in (*alone, *lines[1:])]
+    assert losses[-1] < 0.05 and losses == sorted(losses, reverse=True), "the loss falls"

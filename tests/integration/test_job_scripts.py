@@ -71,16 +71,6 @@ def test_frontiers_ddp_job_starts_its_ranks_without_the_submitters_environment(j
     assert f"world size 4, on 2 nodes, options: --modelpath {work}/outputs/pytorch_ddp\n" in output
 
 
-@pytest.mark.thorough  # tests/unit/payload/test_ladder.py always runs nn.py
-def test_frontiers_nn_job_prints_its_loss_every_thousand_steps_and_ends_near_99_percent(job, testbed, venv, work):
-    path, *losses, last = output_of_frontiers(job, "pytorch_nn_job.sl", testbed, venv, work).splitlines()
-    assert path.startswith("Python Environment Path: /")
-    found = [re.fullmatch(r"Epoch \[(\d+)/10000\], Loss: (0\.\d{4})", line) for line in losses]
-    assert [int(match[1]) for match in found] == list(range(1000, 10001, 1000))
-    assert 0.08 < float(found[-1][2]) < 0.13
-    assert 98 <= float(re.fullmatch(r"Accuracy: (\d+\.\d\d)%", last)[1]) < 100
-
-
 @pytest.mark.thorough  # test_doctor_on_nodes.py and tests/unit/payload/test_allreduce_check.py always run the two parts
 def test_the_job_of_checks_asks_the_doctor_on_each_node_and_all_ranks(testbed, venv, work):
     job = submission("$PAYLOAD/jobs/slurm/check.job --max-size 1K")

@@ -12,29 +12,26 @@ from pathlib import Path
 from typing import NamedTuple, Tuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from training import TrainingError
-from training.data.download import NAMES, download_dataset, find_idx_files
-from training.data.idx import read_labelled_images
-from training.files import kind_of
+from training.data.idx import read_mnist
+from training.distributed import World
+from training.schedule import epoch_order
 
 # Mean and standard deviation of the pixels of MNIST's training images, on a scale of 0 to 1.
 PIXEL_MEAN = 0.1307
 PIXEL_DEVIATION = 0.3081
-DIGITS_TRAIN, DIGITS_TEST = 6000, 1000
-GLYPHS = (  # the digits 0 to 9 as 7 rows of 5 pixels
-    "01110 10001 10011 10101 11001 10001 01110",
-    "00100 01100 00100 00100 00100 00100 01110",
-    "01110 10001 00001 00110 01000 10000 11111",
-    "11111 00010 00100 00010 00001 10001 01110",
-    "00010 00110 01010 10010 11111 00010 00010",
-    "11111 10000 11110 00001 00001 10001 01110",
-    "00110 01000 10000 11110 10001 10001 01110",
-    "11111 00001 00010 00100 01000 01000 01000",
-    "01110 10001 10001 01110 10001 10001 01110",
-    "01110 10001 10001 01111 00001 00010 01100",
-)
+DIGITS = (6000, 1000)  # generated images to train and to test on
+GLYPHS = """
+.###...#...###.#####...#.#####..##.#####.###..###.
+#...#.##..#...#...#...##.#.....#.......##...##...#
+#..##..#......#..#...#.#.####.#.......#.#...##...#
+#.#.#..#....##....#.#..#.....#####...#...###..####
+##..#..#...#.......######....##...#.#...#...#....#
+#...#..#..#....#...#...#.#...##...#.#...#...#...#.
+.###..###.#####.###....#..###..###..#....###..##..
+"""  # the digits 0 to 9, each 5 pixels wide and 7 high
 
 
 class Dataset(NamedTuple):
@@ -52,67 +49,48 @@ def digits_set() -> Dataset:
 
     A fixed seed and integer arithmetic give the same bytes on every rank and every platform.
     """
-    count = DIGITS_TRAIN + DIGITS_TEST
     generator = torch.Generator().manual_seed(28)
 
-    def draw(low: int, high: int, *shape: int) -> Tensor:
-        return torch.randint(low, high + 1, (count, *(shape or (1, 1))), generator=generator)
+    def draw(low, high, size=1):
+        return torch.randint(low, high + 1, (sum(DIGITS), size, size), generator=generator)
 
     labels = draw(0, 9)
-    pixel_height, pixel_width = draw(2, 3), draw(2, 3)
-    top = (28 - 7 * pixel_height) // 2 + draw(-3, 3)
-    left = (28 - 5 * pixel_width) // 2 + draw(-3, 3)
+    height = draw(2, 3)  # of a glyph's pixel
+    width = draw(2, 3)
+    top = (28 - 7 * height) // 2 + draw(-3, 3)
+    left = (28 - 5 * width) // 2 + draw(-3, 3)
     slant = draw(-2, 2)
-    y, x = torch.arange(28).view(1, 28, 1), torch.arange(28).view(1, 1, 28)
-    row = (y - top) // pixel_height
-    column = (x - left + slant * (y - 14) // 8) // pixel_width
-    inside = (row >= 0) & (row < 7) & (column >= 0) & (column < 5)
-    glyphs = torch.tensor([[[int(p) for p in line] for line in g.split()] for g in GLYPHS])
-    ink = draw(130, 255) * inside * glyphs[labels, row.clamp(0, 6), column.clamp(0, 4)]
-    images = (ink + draw(0, 80, 28, 28)).clamp(max=255).to(torch.uint8)
-    labels = labels.flatten()
-    train, test = slice(DIGITS_TRAIN), slice(DIGITS_TRAIN, None)
-    return Dataset(images[train], labels[train], images[test], labels[test], source="digits set")
+    y = torch.arange(28).view(28, 1)
+    x = torch.arange(28)
+    row = (y - top) // height
+    column = (x - left + slant * (y - 14) // 8) // width
+    pixels = [[pixel == "#" for pixel in row] for row in GLYPHS.split()]
+    glyphs = torch.tensor(pixels).view(7, 10, 5).transpose(0, 1)
+    framed = F.pad(glyphs, (1, 1, 1, 1))  # no ink around a glyph
+    ink = draw(130, 255) * framed[labels, row.clamp(-1, 7) + 1, column.clamp(-1, 5) + 1]
+    images = (ink + draw(0, 80, 28)).clamp(max=255).to(torch.uint8)
+    train_images, test_images = images.split(DIGITS)
+    train_labels, test_labels = labels.flatten().split(DIGITS)
+    return Dataset(train_images, train_labels, test_images, test_labels, source="digits set")
 
 
-def load_dataset(directory: Path | str | None, download: bool = False) -> Dataset:
-    """Return MNIST from ``directory``, or the digits set without a directory.
+def load_dataset(directory: Path | None) -> Dataset:
+    """Return MNIST from the IDX files in ``directory``, or the digits set without a directory.
 
-    The four IDX files are in ``directory`` or in ``directory/MNIST/raw`` (where torchvision puts
-    them), plain or gzip-compressed. With ``download``, missing files are downloaded first.
     Raises TrainingError if a file is missing or damaged.
     """
     if not directory:
         return digits_set()
-    directory = Path(directory)
-    if download:
-        download_dataset(directory)
-    try:
-        if not directory.is_dir():
-            what = f"{kind_of(directory.resolve())}, not a directory" if directory.exists() else "no such directory"
-            raise TrainingError(f"{directory}: {what}. Set --data or MNIST_ROOT to the directory of the MNIST files")
-        files = find_idx_files(directory)
-    except OSError as error:
-        raise TrainingError(f"{error.filename}: cannot be read ({error.strerror}). Check its permissions") from None
-    missing = [name for name in NAMES if name not in files]
-    if missing:
-        raise TrainingError(
-            f"{directory} holds no {missing[0]} or {missing[0]}.gz, neither directly nor in "
-            "MNIST/raw. Set --data or MNIST_ROOT to the directory of the four MNIST files"
-        )
-    train_images, train_labels, test_images, test_labels = (files[name] for name in NAMES)
-    train, test = read_labelled_images(train_images, train_labels), read_labelled_images(test_images, test_labels)
-    return Dataset(*train, *test, source=str(directory))
+    train_images, train_labels, test_images, test_labels = read_mnist(directory)
+    return Dataset(train_images, train_labels, test_images, test_labels, str(directory))
 
 
 def fingerprint(dataset: Dataset) -> str:
     """Return a checksum of all images and labels, independent of where their files are and how they are packed."""
     digest = hashlib.sha256()
     for tensor in dataset[:4]:
-        digest.update(f"{list(tensor.shape)}".encode())
-        tensor = tensor.contiguous()
-        size = tensor.numel() * tensor.element_size()  # bytes; torch 2.0 has no nbytes
-        digest.update((ctypes.c_char * size).from_address(tensor.data_ptr()))  # torch may be without NumPy
+        content = ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+        digest.update(f"{list(tensor.shape)}".encode() + content)
     return digest.hexdigest()[:32]
 
 
@@ -133,21 +111,23 @@ def normalise(images: Tensor, device: torch.device) -> Tensor:
     return pixels.div_(255).sub_(PIXEL_MEAN).div_(PIXEL_DEVIATION)
 
 
+def prepare(images: Tensor, labels: Tensor, device: torch.device) -> Samples:
+    """Return normalised images with their labels on ``device``."""
+    return normalise(images, device), labels.to(device)
+
+
 def split(data: Dataset, device: torch.device, share: float | None, seed: int) -> Splits:
     """Normalise all images on ``device``, and hold out a random ``share`` of the training images to select by.
 
-    Without one, the test images also select the best epoch. The same ``seed`` gives the same split. Raises
-    TrainingError if one part would be empty.
+    Without one, the test images also select the best epoch. The same ``seed`` gives the same split.
     """
-    images, labels = normalise(data.train_images, device), data.train_labels.to(device)
-    test = normalise(data.test_images, device), data.test_labels.to(device)
+    images, labels = prepare(data.train_images, data.train_labels, device)
+    test = prepare(data.test_images, data.test_labels, device)
     if not share:
         return Splits((images, labels), test, test)
     count = round(share * len(labels))
-    if not 0 < count < len(labels):
-        raise TrainingError(f"--validation {share:g} of {len(labels)} training images is {count}. Use another share")
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(device)
-    held, kept = order[:count], order[count:]
+    held, kept = order.split([count, len(order) - count])
     return Splits((images[kept], labels[kept]), (images[held], labels[held]), test)
 
 
@@ -163,10 +143,8 @@ class GlobalBatchSampler:
 
     sample_count: int
     batch_size: int
-    rank: int
-    world_size: int
+    world: World
     seed: int
-    device: torch.device
     epoch: int = 0
 
     def __len__(self) -> int:
@@ -175,13 +153,9 @@ class GlobalBatchSampler:
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
         """Yield this rank's indices, int64 of shape [n] on the device, and the size of the global batch."""
-        # The seed of an epoch is drawn at random from `seed`: with seed + epoch, neighbouring seeds
-        # would share all epochs but one.
-        generator = torch.Generator().manual_seed(self.seed)
-        epoch_seed = torch.randint(2**31, (self.epoch + 1,), generator=generator)[-1]
-        order = torch.randperm(self.sample_count, generator=generator.manual_seed(int(epoch_seed)))
-        for batch in order.to(self.device).split(self.batch_size):
-            yield batch[self.rank :: self.world_size], len(batch)
+        order = epoch_order(self.sample_count, self.seed, self.epoch)
+        for batch in order.to(self.world.device).split(self.batch_size):
+            yield batch[self.world.rank :: self.world.size], len(batch)
 
 
 def device_batches(images: Tensor, labels: Tensor, batches: Iterable) -> Iterator:

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from training.accelerator import module_of
 
 VOCABULARY = 256  # a token is a byte
-HEAD_WIDTH, FEWEST_HEADS = 64, 4  # small models have narrower heads, which ranks can divide among them
+HEAD_WIDTH = 64
+FEWEST_HEADS = 4  # small models have narrower heads, which ranks can divide among them
 
 
 class Shape(NamedTuple):
@@ -130,14 +131,13 @@ def set_first_weights(network: GPT, seed: int) -> None:
             whole.fill_(1.0 if name.endswith("weight") else 0.0)
         else:
             is_added = name.endswith(("attention.output.weight", "network.2.weight"))
-            deviation = 0.02 / (2 * network.shape.layers) ** 0.5 if is_added else 0.02
+            deviation = 0.02
+            if is_added:
+                deviation /= (2 * network.shape.layers) ** 0.5
             whole.normal_(0, deviation, generator=generator)
-        if isinstance(parameter, DTensor):
-            whole = distribute_tensor(
-                whole.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
-            )
+        whole = whole.to(parameter.device)
         with torch.no_grad():
-            parameter.copy_(whole)
+            parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None))
 
 
 def count_parameters(network: GPT) -> int:
@@ -152,8 +152,8 @@ def flops_per_token(network: GPT) -> int:
     context: https://arxiv.org/abs/2204.02311. As there, attention counts as if every byte saw all others of its
     window, and what is computed again with --recompute does not count.
     """
-    (layers, width), context = network.shape, network.context
-    return 6 * (count_parameters(network) - network.places.weight.numel()) + 12 * layers * width * context
+    layers, width = network.shape
+    return 6 * (count_parameters(network) - network.places.weight.numel()) + 12 * layers * width * network.context
 
 
 def peak_memory(device: torch.device) -> int:

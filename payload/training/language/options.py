@@ -9,6 +9,7 @@ from training.options import (
     Interval,
     add_output,
     add_speed,
+    check_warmup,
     integer,
     number,
     parse,
@@ -22,7 +23,7 @@ SIZES = ("100K", "1M", "10M", "124M", "350M", "1B")
 
 def parse_arguments(arguments: list[str], description: str = "") -> argparse.Namespace:
     """Return the options of lm_fsdp.py; exit with a line and status 2 if one is invalid."""
-    parser = training_parser(description, batch=(16, 2**20, "WINDOWS"), lr=0.002)
+    parser = training_parser(description, lr=0.002, batch_size=16, unit="WINDOWS")
     add = parser.add_argument
     add("--size", choices=SIZES, default="1M", help="parameters of the model, about (default: %(default)s)")
     add("--context", type=integer(1), default=128, metavar="BYTES", help="length of a window (default: %(default)s)")
@@ -51,6 +52,8 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     options = parse(parser, arguments)
     if options.tensor > 1 and (options.compile or options.health):
         parser.error("--tensor: not with --compile or --health, as ranks wait for each other within a block")
-    options.warmup = options.steps // 10 if options.warmup is None else options.warmup
+    check_warmup(parser, options.warmup, options.steps)
+    if options.warmup is None:
+        options.warmup = options.steps // 10
     options.interval = options.interval or max(1, options.steps // 10)
     return options

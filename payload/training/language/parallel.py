@@ -23,10 +23,10 @@ def make_mesh(world: World, replicas: int, tensor: int = 1) -> DeviceMesh:
     ``tensor`` ranks with consecutive numbers, such as those of a node, divide the heads and the layers of each block;
     the ranks of a copy are consecutive too. Raises TrainingError if the number of ranks is not a multiple.
     """
-    for option, divisor in ((f"--tensor {tensor}", tensor), (f"--replicas {replicas}", replicas * tensor)):
-        if world.size % divisor:
-            raise TrainingError(f"{option}: {world.size} ranks are not a multiple. Use a divisor of the ranks")
-    sizes = {"replicate": replicas, "shard": world.size // replicas // tensor, "tensor": tensor}
+    parts = world.size // (replicas * tensor)
+    if replicas * parts * tensor != world.size:
+        raise TrainingError(f"--replicas {replicas}, --tensor {tensor}: not divisors of {world.size} ranks. Use others")
+    sizes = {"replicate": replicas, "shard": parts, "tensor": tensor}
     used = {name: size for name, size in sizes.items() if size > 1 or name == "shard"}
     return init_device_mesh(world.device.type, tuple(used.values()), mesh_dim_names=tuple(used))
 
@@ -64,19 +64,12 @@ def shard(network: GPT, mesh: DeviceMesh, *, bf16: bool) -> None:
     if "tensor" in mesh.mesh_dim_names:
         divide_blocks(network, mesh["tensor"])
         mesh = mesh[mesh.mesh_dim_names[:-1]]
-    dtypes = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if bf16 else {}
-    policy = MixedPrecisionPolicy(**dtypes)
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bf16 else MixedPrecisionPolicy()
     for block in network.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(network, mesh=mesh, mp_policy=policy)
 
 
-def state_bytes(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Return the bytes that parameters, gradients and the optimizer's state have on this rank."""
-    parameters = list(network.parameters())
-    states = [value for state in optimizer.state.values() for value in state.values()]
-    return {
-        "parameters": sum(local(each).nbytes for each in parameters),
-        "gradients": sum(local(each.grad).nbytes for each in parameters if each.grad is not None),
-        "optimizer": sum(local(value).nbytes for value in states if isinstance(value, torch.Tensor)),
-    }
+def count_own(network: nn.Module) -> int:
+    """Return the number of parameters that this rank keeps."""
+    return sum(local(parameter).numel() for parameter in network.parameters())

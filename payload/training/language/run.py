@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field
 
 import torch
-import torch.distributed as dist
 
 from training import checkpoint
 from training.distributed import sum_over_ranks
@@ -47,7 +46,8 @@ class Run(checkpoint.Run):
 
     def add(self, loss: torch.Tensor, windows: int) -> None:
         """Count a step on ``windows`` windows, over all ranks, in which this rank had the sum of losses ``loss``."""
-        position, tokens = self.position, windows * self.network.context
+        position = self.position
+        tokens = windows * self.network.context
         self.loss.add_(loss)
         position.step += 1
         position.tokens += tokens
@@ -76,21 +76,20 @@ class Run(checkpoint.Run):
         ``norm`` is that of the last gradient. The utilisation, in per cent of ``peak_teraflops`` of a device, is None
         without it.
         """
-        position, world = self.position, self.world
+        position = self.position
+        world = self.world
         check_loss(validation_loss, f"the validation after step {position.step}", world)
         speed = position.part_tokens / position.part_seconds
         flops = 100 * speed * flops_per_token(self.network) / world.size / 1e12
-        memory = torch.tensor(peak_memory(world.device))
-        dist.all_reduce(memory, op=dist.ReduceOp.MAX, group=world.host_group)
         values = {
             "loss": position.loss_sum / position.part_tokens,
             "validation_loss": validation_loss,
-            "tokens": position.tokens,
             "tokens_per_second": speed,
-            "utilisation": peak_teraflops and flops / peak_teraflops,
-            "peak_memory_bytes": int(memory),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            "gradient_norm": float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm),
+            "utilisation": peak_teraflops and flops / peak_teraflops,
+            "peak_memory_bytes": peak_memory(world.device),
+            "tokens": position.tokens,
+            "gradient_norm": float(norm.full_tensor()),
             "seconds": position.part_seconds,
             "world_size": world.size,
         }

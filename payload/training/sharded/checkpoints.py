@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,19 +14,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.fsdp import FullyShardedDataParallel
 
-from training import NOT_FINITE
-from training.checkpoint import Checkpoints, Run, check_random_state, delete, fit, fit_groups, fit_values, misfit
+from training import TrainingError
+from training.checkpoint import Checkpoints, Run, damaged, delete, fitting, read
 from training.distributed import World, broadcast, fail_together
-from training.files import sync_directory, temporary_name, writing
-from training.finite import are_finite, check_weights
+from training.files import reading, sync_directory, temporary_name, writing
+from training.finite import check_weights
 from training.options import Interval
-from training.sharded.state import apply, flat, state_of
-from training.sharded.storage import MANIFEST, ShardReader, ShardWriter, read_manifest
+from training.sharded.state import is_divided, load_run, new_tensors, split_run, without_parts
+from training.sharded.storage import VALUES, ShardWriter, find_damage
+from training.state import REMEDY, check_values, random_state, set_random_state
+from training.values import dump, read_back
 
 HALF_HOUR = Interval(seconds=1800)
-QUESTION_STEPS = 8  # between the questions whether a checkpoint is complete on all ranks, or due by the clock of rank 0
+QUESTION_STEPS = 8  # between the questions whether a checkpoint is due by the clock of rank 0
+OLD_MANIFEST = "manifest.json"  # in checkpoints of release 1.1.0 and before
 
 
 class ShardedCheckpoints(Checkpoints):
@@ -35,7 +38,8 @@ class ShardedCheckpoints(Checkpoints):
 
     Use it as a context manager: its end waits for what is being written. The position of a run has a ``step``; a method
     ``settle()`` of the run, if it has one, is called before a save. A rank that has written its part waits for the
-    others for at most ``timeout`` seconds.
+    others for at most ``timeout`` seconds. Raises TrainingError with torch before 2.7: it would save tensors that the
+    training changes meanwhile.
     """
 
     pattern = re.compile(r"step-\d{8,}")
@@ -43,10 +47,12 @@ class ShardedCheckpoints(Checkpoints):
     def __init__(
         self, directory: Path, world: World, *, keep: int = 3, every: Interval = HALF_HOUR, timeout: float = 1800
     ):
+        if torch.__version__ < (2, 7):
+            raise TrainingError(f"torch {torch.__version__}: sharded checkpoints need torch 2.7 or newer")
         super().__init__(directory, world, keep=keep)
         self.timeout = timedelta(seconds=timeout)
-        self.every, self.began = every, time.monotonic()
-        self.copies: dict[str, Tensor] = {}
+        self.every = every
+        self.began = time.monotonic()
         self.group: dist.ProcessGroup | None = None
         self.writing: Any = None  # the future of an asynchronous save
         self.temporary = directory  # of the checkpoint that is being written
@@ -59,9 +65,11 @@ class ShardedCheckpoints(Checkpoints):
 
     def __exit__(self, kind, *_) -> None:
         try:
-            # Also after a fault: while other ranks write, their files must not lose their partner.
-            with nullcontext() if kind is None else suppress(BaseException):
+            if kind is None:
                 self.wait()
+            elif self.writing:  # other ranks may be training: they write their parts with this one, and no more
+                with suppress(BaseException):
+                    self.writing.result()
         finally:
             dist.destroy_process_group(self.group)
             self.group = None
@@ -69,46 +77,55 @@ class ShardedCheckpoints(Checkpoints):
     def path_after(self, step: int) -> Path:
         return self.directory / f"step-{step:08}"
 
+    def check(self, run: Run) -> None:
+        """Raise TrainingError, before the first step, if a checkpoint cannot hold a value of the run, and name it."""
+        random = random_state(self.world.device)
+        with fail_together(self.world):
+            if any(isinstance(module, FullyShardedDataParallel) for module in run.network.modules()):
+                raise TrainingError("network: FullyShardedDataParallel cannot be saved. Use fully_shard in its place")
+            if isinstance(run.optimizer, torch.optim.LBFGS) and any(map(is_divided, run.network.parameters())):
+                raise TrainingError("optimizer: LBFGS of a divided network cannot be saved. Use another, such as AdamW")
+        _, values = split_run(run)
+        with fail_together(self.world):
+            for name, part in (values or {}).items():
+                read_back(part, name)
+        set_random_state(random, self.world.device)  # state_dict() of a data loader draws a number
+
     def save_if_due(self, run: Run) -> None:
         """Start a checkpoint if one is due; call it after every step."""
-        step, every = run.position.step, self.every
-        is_due = every.steps > 0 and step % every.steps == 0
-        if step % QUESTION_STEPS == 0 and (self.writing or every.seconds):
-            is_late = self.world.rank == 0 and 0 < every.seconds <= time.monotonic() - self.began
-            answers = torch.tensor([int(self.writing is not None and not self.writing.done()), int(is_late)])
-            dist.all_reduce(answers, op=dist.ReduceOp.MAX, group=self.world.host_group)
-            if not answers[0]:
-                self.wait()
-            is_due = is_due or bool(answers[1])
+        step = run.position.step
+        is_due = self.every.steps > 0 and step % self.every.steps == 0
+        if self.every.seconds and step % QUESTION_STEPS == 0:
+            is_due = broadcast(time.monotonic() - self.began >= self.every.seconds, self.world)
         if is_due:
             self.start(run)
 
     def save(self, run: Run) -> str:
         """Write a checkpoint and return its path when it is complete; a step that is saved is not written again."""
         self.wait()
-        path = self.path_after(run.position.step)
-        # it may have been deleted, also while it was written
-        if self.step != run.position.step or not broadcast((path / MANIFEST).exists(), self.world):
-            self.start(run, asynchronous=False)
-        return str(path)
+        if self.step != run.position.step:
+            self.start(run)
+            self.wait()
+        return str(self.path_after(self.step))
 
-    def start(self, run: Run, *, asynchronous: bool = True) -> None:
-        """Write a checkpoint, after the one before is complete; if ``asynchronous``, only begin to."""
+    def start(self, run: Run) -> None:
+        """Copy the state to host memory, after the checkpoint before is complete, and begin to write it."""
         self.wait()
         if hasattr(run, "settle"):
             run.settle()  # brings its position up to date
         check_weights(run.network.parameters(), self.world)
-        self.step = run.position.step
-        tensors, values = state_of(run)
-        path = self.path_after(self.step)
-        self.temporary = broadcast(temporary_name(path), self.world)
-        writer = ShardWriter(
-            self.temporary, values, self.world.size, self.copies, partial(self.complete, self.temporary, path)
+        tensors, values = split_run(run)
+        path = self.path_after(run.position.step)
+        temporary = broadcast(temporary_name(path), self.world)
+        self.writing = dcp.async_save(
+            tensors,
+            storage_writer=ShardWriter(temporary, self.world, dump(values), partial(self.complete, temporary, path)),
+            # of a tensor that all ranks have, such as a buffer, rank 0's: DistributedDataParallel uses that one
+            planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
+            process_group=self.group,
         )
-        if asynchronous:
-            self.writing = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
-        else:
-            self.finish(lambda: dcp.save(tensors, storage_writer=writer, process_group=self.group))
+        self.temporary = temporary
+        self.step = run.position.step
         self.began = time.monotonic()
 
     def complete(self, temporary: Path, path: Path) -> None:
@@ -120,84 +137,47 @@ class ShardedCheckpoints(Checkpoints):
         self.delete_outdated(path)
 
     def wait(self) -> None:
-        """Return when the checkpoint that is being written is complete."""
-        if self.writing:
-            future, self.writing = self.writing, None
-            self.finish(future.result)
-
-    def finish(self, write: Callable) -> None:
-        """Complete a checkpoint; if it fails, delete it and end all ranks with the line of the lowest that failed."""
+        """Return when the checkpoint that is being written is complete; if a rank failed, delete it and end all."""
+        if not self.writing:
+            return
+        future = self.writing
+        self.writing = None
         try:
-            write()
-        except BaseException as error:
-            path = self.path_after(self.step)
+            with fail_together(self.world), writing(self.path_after(self.step)):
+                try:
+                    future.result()
+                except dcp.CheckpointException as error:  # the same on all ranks, with the errors of those that failed
+                    if self.world.rank in error.failures:
+                        raise error.failures[self.world.rank][0] from None
+        except BaseException:
             self.step = -1
             if self.world.rank == 0:
                 delete(self.temporary)
-            if not isinstance(error, dcp.CheckpointException):
-                raise
-            lowest = min(error.failures)
-            fault = error.failures[lowest][0]
-            if self.world.rank != lowest:
-                raise SystemExit(1) from None
-            with writing(path):
-                raise fault from None
+            raise
 
     def load(self, run: Run, path: Path) -> str:
-        """Continue a run from a checkpoint, and return its path; UnusableError, on all ranks, if that is impossible.
+        """Continue a run from a checkpoint, and return its path; UnusableError, on all ranks, if it is damaged.
 
         The number of ranks, and how the network is divided, may differ from that of the checkpoint.
         """
-        tensors, values = state_of(run)
-        own = dict(flat(tensors))
-
-        def read_and_fit() -> tuple[dict, dict] | None:
-            if self.world.rank:
-                return None
-            manifest = read_manifest(path)
-            return manifest, fit_manifest(path, manifest, own, values, run)
-
-        manifest, fitted = broadcast(self.agree(read_and_fit), self.world)
-        # With another number of ranks the random states cannot be assigned, and ranks keep their seeds.
-        if manifest["size"] != self.world.size or not own.keys() <= manifest["tensors"].keys():
-            del tensors["random"]
-
-        def read() -> None:
-            dtypes = {name: tensor.dtype for name, tensor in flat(tensors)}
-            reader = ShardReader(path, manifest, dtypes)
-            try:
-                dcp.load(tensors, storage_reader=reader, process_group=self.group)  # names of parts, equal on all ranks
-            except dcp.CheckpointException as error:
-                raise error.failures[min(error.failures)][0] from None
-            if not are_finite(tensors["model"].values()):
-                raise misfit(f"a weight {NOT_FINITE}")
-            for state in tensors.get("random", {}).values():
-                check_random_state(state, self.world.device)
-
-        self.agree(read)
+        self.agree(lambda: check_files(path, self.world))
+        saved = self.agree(lambda: read(path / VALUES))
         with fail_together(self.world):
-            apply(run, tensors, fitted)
+            check_values(path, saved, without_parts(run))
+            reader = dcp.FileSystemReader(path)
+            tensors = new_tensors(run, reader.read_metadata())
+        dcp.load(tensors, storage_reader=reader, process_group=self.group)
+        with fail_together(self.world), fitting(path):
+            load_run(run, tensors, saved)
         self.step = run.position.step
         return str(path)
 
 
-def fit_manifest(path: Path, manifest: Mapping, own: Mapping[str, Tensor], values: Mapping, run: Run) -> dict:
-    """Return the values of a checkpoint that a run can load; ``own`` and ``values`` are its own.
-
-    Raises TrainingError if the checkpoint is of another run, UnusableError if a part differs from the run's own in
-    names, shapes or types.
-    """
-    saved = manifest["values"]
-    fitted = fit_values(path, {"model": None, "random": None, **saved}, run)  # these two are tensors
-    found = {name: (f"torch.{dtype}", shape) for name, (dtype, shape, _) in manifest["tensors"].items()}
-    expected = {name: (str(tensor.dtype), tuple(tensor.shape)) for name, tensor in own.items()}
-    for name in found.keys() | expected.keys():
-        is_absent = name not in found or name not in expected
-        if found.get(name) != expected.get(name) and not (is_absent and name.startswith("random.")):  # of other ranks
-            raise misfit("other names, shapes or types of its tensors")
-    if path.name != f"step-{fitted['position']['step']:08}":
-        raise misfit("its position is not that of its name")
-    optimizer = saved["optimizer"] if isinstance(saved["optimizer"], dict) else {}
-    state = fit(optimizer.get("state"), values["optimizer"]["state"], "optimizer")
-    groups = fit_groups(optimizer.get("param_groups"), values["optimizer"]["param_groups"])
-    return {**fitted, "optimizer": {"state": state, "param_groups": groups}}
+def check_files(path: Path, world: World) -> None:
+    """Raise UnusableError if files of a checkpoint are damaged, TrainingError if they cannot be read."""
+    if (path / OLD_MANIFEST).exists():
+        raise TrainingError(f"{path}: written by release 1.1.0 or older. Resume it with that release, or {REMEDY}")
+    with reading(path):
+        fault = find_damage(path, world)
+    if fault:
+        raise damaged(fault)

@@ -1,95 +1,138 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The state of a run as tensors, which the ranks share, and as other values, which all ranks have."""
+"""The state of a run in two parts: large tensors, which the ranks write together, and plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
-from typing import Any
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import Metadata
 
-from training.checkpoint import random_state, set_random_state
+from training import TrainingError
+from training.distributed import fail_together
+from training.state import COMPILED, gather_values, inner_network, is_trained, load_object, load_values
+from training.values import decode, encode
+
+if TYPE_CHECKING:
+    from training.checkpoint import Run
+
+TENSOR = "training.tensor"  # in place of a tensor among the values: its name in the checkpoint
 
 
-def state_of(run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the tensors of a run, as nested dictionaries, and its other values, as JSON can hold them.
+def parts_of(run: Run) -> dict[str, nn.Module | torch.optim.Optimizer]:
+    """Return network, optimizer, and the networks and optimizers in ``extra``, by their names in a checkpoint."""
+    extra = {f"extra.{name}": subject for name, subject in run.extra.items() if is_trained(subject)}
+    return {"model": run.network, "optimizer": run.optimizer, **extra}
 
-    The tensors are those of network and optimizer, not copies, and the random state of this rank. An
-    optimizer that has taken no step gets its state by a step with a learning rate of 0.
+
+def without_parts(run: Run) -> Run:
+    """Return the run, and its position, without the networks and optimizers in ``extra``."""
+    others = copy.copy(run)
+    others.extra = {name: subject for name, subject in run.extra.items() if not is_trained(subject)}
+    return others
+
+
+def state_of(subject: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the state of a network or an optimizer; its tensors are not copied."""
+    if isinstance(subject, nn.Module):
+        return {name.replace(COMPILED, ""): value for name, value in inner_network(subject).state_dict().items()}
+    return dict(subject.state_dict())
+
+
+def take_tensors(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Return ``state`` with names in place of the tensors in its dictionaries, which are moved to ``tensors``."""
+    if isinstance(state, Tensor):
+        tensors[name] = state.detach()
+        return {TENSOR: name}
+    if type(state) is dict:
+        return {key: take_tensors(value, f"{name}.{key}", tensors) for key, value in state.items()}
+    return state
+
+
+def put_tensors(state: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return ``state`` with the tensors that ``take_tensors`` moved."""
+    if type(state) is not dict:
+        return state
+    if TENSOR in state:
+        return tensors[state[TENSOR]]
+    return {key: put_tensors(value, tensors) for key, value in state.items()}
+
+
+def forms_of(run: Run) -> dict[str, Tensor]:
+    """Return tensors by the names of those in a checkpoint that have their shape and division.
+
+    A tensor of an optimizer has the form of its parameter, and begins with the name ``optimizer.state.3``.
     """
-    network, optimizer = get_state_dict(run.network, run.optimizer)
-    tensors: dict[str, Any] = {
-        "model": network,
-        "optimizer": {},
-        "random": {str(run.world.rank): random_state(run.world.device)},
-    }
-    others = {}
-    for name, state in optimizer["state"].items():
-        tensors["optimizer"][name] = {key: one for key, one in state.items() if isinstance(one, Tensor)}
-        if rest := {key: one for key, one in state.items() if not isinstance(one, Tensor)}:
-            others[name] = rest
-    groups = [  # a learning rate may be a tensor
-        {name: value.item() if isinstance(value, Tensor) else value for name, value in group.items()}
-        for group in optimizer["param_groups"]
-    ]
-    values = {
-        "position": asdict(run.position),
-        "settings": dict(run.settings),
-        "data": run.data,
-        "schedule": run.schedule.state_dict(),
-        "optimizer": {"state": others, "param_groups": groups},
-    }
+    forms: dict[str, Tensor] = {}
+    for name, subject in parts_of(run).items():
+        if isinstance(subject, nn.Module):
+            take_tensors(state_of(subject), name, forms)
+            continue
+        groups = [group["params"] for group in subject.param_groups]
+        for place, parameter in enumerate(parameter for group in groups for parameter in group):
+            forms[f"{name}.state.{place}"] = parameter
+    return forms
+
+
+def find_form(forms: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """Return the tensor whose form a tensor of a checkpoint has."""
+    return forms.get(name, forms.get(name.rpartition(".")[0]))
+
+
+def is_divided(tensor: Tensor | None) -> bool:
+    """Return whether each rank has a part of a tensor."""
+    return hasattr(tensor, "_local_tensor")
+
+
+def split_run(run: Run) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any] | None]:
+    """Return the tensors of a run by part and name, and on rank 0 its values; all ranks call it."""
+    tensors = {}
+    parts = {}
+    with fail_together(run.world):
+        forms = forms_of(run)
+        for part, subject in parts_of(run).items():
+            own: dict[str, Tensor] = {}
+            parts[part] = encode(take_tensors(state_of(subject), part, own), part)
+            for name, tensor in own.items():
+                check_form(name, tensor, find_form(forms, name))
+            if own:  # torch.distributed.checkpoint would store an empty dictionary as an object
+                tensors[part] = {name[len(part) + 1 :]: tensor for name, tensor in own.items()}
+    values = gather_values(without_parts(run))
+    if values is not None:
+        values["parts"] = parts
     return tensors, values
 
 
-def flat(tensors: Mapping, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in nested dictionaries with the names that torch.distributed.checkpoint gives them."""
-    for name, value in tensors.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
+def check_form(name: str, tensor: Tensor, form: Tensor | None) -> None:
+    """Raise TrainingError if the parts of a tensor could not be put together as those of its parameter."""
+    if form is not None and form.shape == tensor.shape and is_divided(form) == is_divided(tensor):
+        return
+    if is_divided(tensor) or (is_divided(form) and tensor.numel() > 1):
+        raise TrainingError(
+            f"{name}: its parameter is divided among the ranks, and it has another shape or division. Use an optimizer "
+            "whose tensors have the shapes of the parameters"
+        )
+
+
+def new_tensors(run: Run, metadata: Metadata) -> dict[str, Tensor]:
+    """Return memory for the tensors of a checkpoint, which is divided as the run is."""
+    forms = forms_of(run)
+    tensors = {}
+    for name, stored in metadata.state_dict_metadata.items():
+        form = find_form(forms, name)
+        dtype = stored.properties.dtype
+        if form is not None and form.shape == stored.size:
+            tensors[name] = torch.empty_like(form, dtype=dtype, requires_grad=False)
         else:
-            yield f"{prefix}{name}", value
+            tensors[name] = torch.empty(stored.size, dtype=dtype)
+    return tensors
 
 
-def apply(run, tensors: Mapping, values: Mapping) -> None:
-    """Continue a run with tensors that were loaded, and values that fit it."""
-    others = values["optimizer"]["state"]
-    state = {name: {**each, **others.get(name, {})} for name, each in tensors["optimizer"].items()}
-    set_state_dict(
-        run.network,
-        run.optimizer,
-        model_state_dict=tensors["model"],
-        optim_state_dict={"state": state, "param_groups": values["optimizer"]["param_groups"]},
-    )
-    run.schedule.load_state_dict(values["schedule"])
-    run.position = replace(run.position, **values["position"])
-    if "random" in tensors:
-        set_random_state(tensors["random"][str(run.world.rank)], run.world.device)
-
-
-@torch.no_grad()
-def copy_to_host(tensors: Mapping, copies: dict[str, Tensor], prefix: str = "") -> dict:
-    """Return the tensors in nested dictionaries as copies in host memory: in ``copies`` of the call before, if any.
-
-    Those of a GPU are pinned, and complete when its queue is empty.
-    """
-    copied: dict[str, Any] = {}
-    for name, tensor in tensors.items():
-        place = f"{prefix}{name}"
-        if isinstance(tensor, Mapping):
-            copied[name] = copy_to_host(tensor, copies, f"{place}.")
-            continue
-        # of a DTensor this rank's part: the memory itself, without communication
-        local = getattr(tensor.detach(), "_local_tensor", tensor.detach())
-        on_gpu = local.device.type != "cpu"
-        if place not in copies:
-            memory = torch.empty_like(local, device="cpu", pin_memory=on_gpu and local.numel() > 0)
-            # DTensor.from_local would move the part to the devices of the mesh
-            is_whole = not hasattr(tensor, "_local_tensor")
-            copies[place] = memory if is_whole else type(tensor)(memory, tensor._spec, requires_grad=False)
-        copied[name] = copies[place]
-        getattr(copied[name], "_local_tensor", copied[name]).copy_(local, non_blocking=on_gpu)
-    return copied
+def load_run(run: Run, tensors: dict[str, Tensor], saved: Mapping[str, Any]) -> None:
+    """Continue a run with tensors and values that were read; raises torch's errors if a part does not fit."""
+    for name, subject in parts_of(run).items():
+        load_object(subject, put_tensors(decode(saved["parts"][name]), tensors))
+    load_values(saved, without_parts(run))

@@ -48,7 +48,7 @@ def run_alone(tmp_path):
 def write_mnist():
     """Write images and labels as the four IDX files of MNIST."""
     from training.data import digits_set
-    from training.data.download import NAMES
+    from training.data.idx import NAMES
 
     def write(directory, train_count, test_count):
         directory.mkdir(parents=True)

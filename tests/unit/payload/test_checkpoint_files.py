@@ -1,65 +1,80 @@
 """training/checkpoint.py: which files there are, which are kept, one run at a time, and no damage goes unnoticed."""
 
 import errno
-import io
 import os
 import pickle
 import re
 import stat
-import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
+from small_runs import flip_bit, small_run, take_steps
 from torch import nn
 from training import TrainingError
-from training.checkpoint import Checkpoints, make_directory, read, save_model
+from training.checkpoint import Checkpoints, make_directory, save_model
 from training.sharded import ShardedCheckpoints
 
 STATE = {"weight": torch.arange(6.0).view(2, 3)}
 
 
-def test_a_directory_is_made_with_its_parents_and_one_without_room_for_files_is_an_error(tmp_path, monkeypatch):
+def test_a_directory_is_made_with_its_parents(tmp_path):
     for path in (tmp_path / "runs" / "first", tmp_path):
         make_directory(path)
         assert os.listdir(path) == (["runs"] if path == tmp_path else [])
 
-    def read_only(**_arguments):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
-    with pytest.raises(TrainingError, match="Read-only file system.*bound"):
-        make_directory(tmp_path)
+@pytest.mark.parametrize(
+    ("directory", "reason"), [("/proc/x", "No such file or directory"), ("/dev/null/x", "Not a directory")]
+)
+def test_a_directory_that_cannot_be_made_is_an_error_with_the_reason_of_the_system(directory, reason):
+    with pytest.raises(TrainingError, match=rf"^{directory}: cannot be written \({reason}\). .*--modelpath"):
+        make_directory(Path(directory))
 
 
 def names(checkpoints):
     return sorted(os.listdir(checkpoints.directory))
 
 
-def save(checkpoints, state, epoch, step=0, *, best=False):
-    path = checkpoints.directory / f"epoch-{epoch:04}-step-{step:06}.pt"
-    checkpoints.write(path, state, is_best=best)
-    return path
+@pytest.fixture
+def save(checkpoints, alone):
+    """A function that saves a run at a place."""
+    run = small_run(alone)
+
+    def save(epoch, step=0, *, best=False):
+        run.position.epoch, run.position.step = epoch, step
+        run.position.best_epoch = epoch if best else 0
+        return Path(run.save(checkpoints))
+
+    return save
 
 
-def latest(checkpoints):
-    return checkpoints.newest(lambda path: {**read(path), "file": str(path)})
+@pytest.fixture
+def resumed(checkpoints, alone):
+    """A function that resumes a run and returns where it is."""
+
+    def resume():
+        run = small_run(alone)
+        run.resume(checkpoints)
+        return run.position.epoch, run.position.step
+
+    return resume
 
 
-def best(checkpoints):
-    return torch.load(checkpoints.directory / "best.pt", weights_only=True)
+def best_epoch(checkpoints):
+    return torch.load(checkpoints.directory / "best.pt", weights_only=True)["position"]["epoch"]
 
 
-def test_the_last_by_their_numbers_and_the_best_are_kept(checkpoints):
+def test_the_last_by_their_numbers_and_the_best_are_kept(checkpoints, save, resumed):
     for epoch, step in ((2, 0), (3, 0), (9999, 0), (9999, 1_000_000), (10_000, 0)):
-        save(checkpoints, {"at": (epoch, step)}, epoch, step, best=epoch == 2)
-        assert latest(checkpoints)["at"] == (epoch, step)
+        save(epoch, step, best=epoch == 2)
+        assert resumed() == (epoch, step)
     kept = ["epoch-9999-step-000000.pt", "epoch-9999-step-1000000.pt", "epoch-10000-step-000000.pt"]
     assert [path.name for path in checkpoints.paths()] == kept
     assert names(checkpoints) == sorted(["best.pt", *kept])
-    assert best(checkpoints)["at"] == (2, 0)
+    assert best_epoch(checkpoints) == 2
 
 
 @pytest.mark.parametrize(
@@ -78,14 +93,12 @@ def test_files_that_are_not_checkpoints_are_left_alone(tmp_path, alone, kind, ow
     assert sorted(os.listdir(checkpoints.directory.parent)) == sorted([*others, "checkpoints"])
 
 
-def test_what_a_killed_run_left_half_written_is_cleared_away(checkpoints):
-    save(checkpoints, STATE, 1)
+def test_what_a_killed_run_left_half_written_is_cleared_away(checkpoints, save):
+    save(1)
     for path in (
         "checkpoints/.epoch-0002-step-000000.pt.0a1b2c3d.incomplete",
         "checkpoints/.best.pt.0a1b2c3d.incomplete",
-        ".mnist_ddp.pt.0a1b2c3d.incomplete",
         ".metrics.jsonl.0a1b2c3d.incomplete",
-        ".curves.png.0a1b2c3d.incomplete",
     ):
         (checkpoints.directory.parent / path).write_text("half")
     checkpoints.prepare()
@@ -93,24 +106,23 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(checkpoints):
     assert os.listdir(checkpoints.directory.parent) == ["checkpoints"]
 
 
-def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints):
+def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(save, resumed):
     for epoch in (1, 2):
-        save(checkpoints, STATE, epoch, best=True).write_text("damaged")
-    with pytest.raises(
-        TrainingError, match="epoch-0002-step-000000.pt: damaged .*, and no other checkpoint is left. .*--restart$"
-    ):
-        latest(checkpoints)
+        save(epoch, best=True).write_text("damaged")
+    message = r"epoch-0002-step-000000.pt: damaged \(.*\), and no other checkpoint is left. .*--restart$"
+    with pytest.raises(TrainingError, match=message):
+        resumed()
 
 
-def test_damaged_checkpoints_are_replaced_and_not_kept_in_place_of_a_good_one(checkpoints):
-    save(checkpoints, STATE, 4)
+def test_damaged_checkpoints_are_replaced_and_not_kept_in_place_of_a_good_one(checkpoints, save, resumed):
+    save(4)
     for epoch in (5, 6):
-        save(checkpoints, STATE, epoch).write_text(f"damaged {epoch}")
-    assert latest(checkpoints)["file"].endswith("epoch-0004-step-000000.pt")
+        save(epoch).write_text("damaged")
+    assert resumed() == (4, 0)
     checkpoints.keep = 2
     for epoch, kept in ((5, "456"), (7, "57")):  # the one after 6 epochs goes when a later one is complete
-        path = save(checkpoints, STATE, epoch)
-        assert latest(checkpoints)["file"] == str(path)
+        save(epoch)
+        assert resumed() == (epoch, 0)
         assert "".join(path.name[9] for path in checkpoints.paths()) == kept
 
 
@@ -124,23 +136,21 @@ def test_two_runs_in_one_directory_are_one_too_many(checkpoints):
 
 
 def test_the_directory_is_free_again_when_the_run_is_gone_or_where_no_locks_are(tmp_path, alone, monkeypatch):
-    def no_locks(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
     for _ in range(2):
         Checkpoints(tmp_path / "run", alone).prepare()
-    monkeypatch.setattr("fcntl.flock", no_locks)
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
     Checkpoints(tmp_path / "run", alone).prepare()
 
 
-def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(checkpoints, limit_files):
-    save(checkpoints, {"epoch": 1}, 1, best=True)
+def test_a_full_disk_leaves_the_checkpoints_as_they_were(checkpoints, save, resumed, limit_files):
+    save(1, best=True)
     before = names(checkpoints)
-    message = "best.pt: cannot be written .File too large.. The files before it"
-    with limit_files(4096), pytest.raises(TrainingError, match=message):
-        save(checkpoints, {"weights": torch.ones(2000)}, 2, best=True)
+    with limit_files(4096), pytest.raises(
+        TrainingError, match="best.pt: cannot be written .File too large.. The files"
+    ):
+        save(2, best=True)
     assert names(checkpoints) == before
-    assert latest(checkpoints)["epoch"] == best(checkpoints)["epoch"] == 1
+    assert resumed() == (1, 0) and best_epoch(checkpoints) == 1
 
 
 class Malice:
@@ -155,102 +165,86 @@ class Malice:
 
 def cut(share):
     """Leave a share of a file."""
-    return lambda path, _: os.truncate(path, int(share * path.stat().st_size))
+    return lambda path: os.truncate(path, int(share * path.stat().st_size))
 
 
-def pickled(path, malice):
-    path.write_bytes(pickle.dumps({"epoch": malice}))
+def flip(path):
+    """Flip a bit of the numbers of a file."""
+    content = bytes(torch.load(path, weights_only=True)["model"]["0.weight"].untyped_storage())
+    flip_bit(path, path.read_bytes().index(content) + len(content) // 2)
 
 
-def saved(path, malice, **options):
-    torch.save({"epoch": malice}, path, **options)
+@pytest.mark.parametrize("damage", [cut(0), cut(0.001), cut(0.5), cut(0.999), flip])
+def test_a_damaged_file_is_left_for_the_one_before(save, resumed, capsys, damage):
+    save(1)
+    path = save(2)
+    damage(path)
+    assert resumed() == (1, 0)
+    assert re.fullmatch(rf"{path}: damaged \(.+\); trying the checkpoint before\n", capsys.readouterr().out)
 
 
-def saved_as_before_1_6(path, malice):
-    saved(path, malice, _use_new_zipfile_serialization=False)
+def test_a_bit_that_is_flipped_anywhere_never_changes_a_result(save, resumed, alone, checkpoints, draw):
+    save(1)
+    path = save(2)
+    good = path.read_bytes()
+    expected = small_run(alone).network.state_dict()
+    for _ in range(40):  # some bits, such as those of a date, are never read
+        path.write_bytes(good)
+        flip_bit(path, draw.randrange(len(good)))
+        run = small_run(alone)
+        run.resume(checkpoints)
+        assert run.position.epoch in (1, 2)
+        for name, weight in run.network.state_dict().items():
+            assert torch.equal(weight, expected[name])
 
 
-def traced(path, _):
-    """Write a program of TorchScript, which torch before 2.6 runs although it is to load weights only."""
-    torch.jit.save(torch.jit.trace(nn.Linear(3, 2), torch.ones(1, 3)), str(path))
-
-
-def compressed(path, _):
-    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
-        for name in old.namelist():
-            new.writestr(name, old.read(name))
-
-
-@pytest.mark.parametrize(
-    "damage", [cut(0), cut(0.001), cut(0.5), cut(0.999), pickled, saved, saved_as_before_1_6, traced, compressed]
-)
-def test_what_is_no_checkpoint_is_left_for_the_one_before_and_its_code_is_not_run(
-    checkpoints, tmp_path, capsys, damage
-):
+def test_code_in_a_file_is_not_run(save, resumed, tmp_path):
     witness = tmp_path / "code was run"
     pickle.loads(pickle.dumps(Malice(witness)))  # noqa: S301 (ours)
     assert witness.exists(), "the malice works"
     witness.unlink()
-    save(checkpoints, {"epoch": 1}, 1)
-    path = save(checkpoints, STATE, 2)
-    damage(path, Malice(witness))
-    assert latest(checkpoints)["epoch"] == 1
-    reason = "its parts are compressed" if damage is compressed else ".+"
-    assert re.fullmatch(rf"{path}: damaged \({reason}\); trying the checkpoint before\n", capsys.readouterr().out)
+    torch.save({"epoch": Malice(witness)}, save(1))
+    with pytest.raises(TrainingError, match="step-000000.pt: torch .* cannot read it, and nothing in it was executed"):
+        resumed()
     assert not witness.exists()
 
 
-NO_MEMORY = "0.pt: cannot be read .not enough memory.. Nothing was changed: start again when it can be read$"
+def test_a_program_of_torchscript_counts_as_damaged_where_torch_would_run_it(save, resumed, monkeypatch):
+    monkeypatch.setattr("torch.__version__", torch.torch_version.TorchVersion("2.5.1"))
+    torch.jit.save(torch.jit.trace(nn.Linear(3, 2), torch.ones(1, 3)), str(save(1)))
+    with pytest.raises(TrainingError, match="damaged .it is a program, and nothing in it was executed"):
+        resumed()
 
 
 @pytest.mark.parametrize(
-    ("function", "error", "message"),
+    ("function", "error", "reason"),
     [
-        ("training.checkpoint.read_file", OSError(errno.EIO, "I/O error"), r"0.pt: cannot be read \(I/O error\). No"),
-        ("training.checkpoint.read_file", MemoryError(), NO_MEMORY),
-        ("torch.load", MemoryError(), NO_MEMORY),
-        ("torch.load", RuntimeError("can't allocate memory: you tried ..."), NO_MEMORY),
+        ("zipfile.ZipFile", OSError(errno.EIO, "I/O error"), r"cannot be read \(I/O error\). Nothing"),
+        ("torch.load", MemoryError(), r"cannot be read \(not enough memory\). Nothing"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(checkpoints, monkeypatch, function, error, message):
-    path = [save(checkpoints, STATE, epoch) for epoch in (1, 2)][-1]
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(
+    checkpoints, save, resumed, monkeypatch, function, error, reason
+):
+    path = [save(epoch) for epoch in (1, 2)][-1]
     before = names(checkpoints)
-    monkeypatch.setattr(function, Mock(side_effect=error))
-    with pytest.raises(TrainingError, match=f"^{path.parent}/epoch-0002-step-00000{message}"):
-        latest(checkpoints)
+    with monkeypatch.context() as patch, pytest.raises(TrainingError, match=f"^{path}: {reason}"):
+        patch.setattr(function, Mock(side_effect=error))
+        checkpoints.load(small_run(checkpoints.world), path)
     assert names(checkpoints) == before
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_regular_file_is_refused_and_not_waited_for(checkpoints, make):
-    path = checkpoints.directory / "epoch-0001-step-000000.pt"
-    make(path)
-    with pytest.raises(TrainingError, match=f"^{path}: an? .*, not a regular file. Remove it"):
-        latest(checkpoints)
-
-
-def test_a_saved_model_replaces_the_old_one_and_needs_no_trust_in_pickle(tmp_path):
-    (tmp_path / "model.pt").write_text("old")
-    umask = os.umask(0o022)
-    try:
-        with (tmp_path / "model.pt").open() as reader:
-            save_model(STATE, tmp_path / "model.pt")
-            assert reader.read() == "old", "a reader of the old one reads it to its end"
-    finally:
-        os.umask(umask)
-    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
-    assert loaded.keys() == STATE.keys() and torch.equal(loaded["weight"], STATE["weight"])
-    assert os.listdir(tmp_path) == ["model.pt"]
-    assert (tmp_path / "model.pt").stat().st_mode & 0o777 == 0o644
-
-
-def test_the_model_is_on_the_disk_before_it_takes_the_place_of_the_old_one(tmp_path, monkeypatch):
-    (tmp_path / "model.pt").write_text("old")
+def test_a_saved_model_replaces_the_old_one_when_it_is_on_the_disk(tmp_path, monkeypatch):
+    path = tmp_path / "model.pt"
+    path.write_text("old")
     seen_at_sync = []
-    monkeypatch.setattr(os, "fsync", lambda _descriptor: seen_at_sync.append((tmp_path / "model.pt").read_bytes()))
-    save_model(STATE, tmp_path / "model.pt")
-    # the file, and then the directory with its new name
-    assert [content == b"old" for content in seen_at_sync] == [True, False]
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: seen_at_sync.append(path.read_bytes() == b"old"))
+    with path.open() as reader:
+        save_model(STATE, path)
+        assert reader.read() == "old", "a reader of the old one reads it to its end"
+    assert seen_at_sync == [True, False]  # the file, and then the directory with its new name
+    assert torch.equal(torch.load(path, weights_only=True)["weight"], STATE["weight"])
+    assert os.listdir(tmp_path) == ["model.pt"]
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
@@ -264,3 +258,14 @@ def test_a_file_system_that_brings_no_directory_to_the_disk_is_no_hindrance(tmp_
     with nullcontext() if number == errno.EINVAL else pytest.raises(TrainingError, match="cannot be written"):
         save_model(STATE, tmp_path / "model.pt")
     assert (tmp_path / "model.pt").exists()
+
+
+def test_a_mapped_file_is_not_needed_after_a_resume(checkpoints, alone):
+    """To read a mapped file that was cut ends a process with SIGBUS."""
+    run = small_run(alone, extra={"copy": nn.Linear(2, 2), "generator": torch.Generator()})
+    path = run.save(checkpoints)
+    again = small_run(alone, extra={"copy": nn.Linear(2, 2), "generator": torch.Generator()})
+    again.resume(checkpoints)
+    assert path not in Path("/proc/self/maps").read_text()
+    os.truncate(path, 0)
+    take_steps(again, 1)

@@ -1,38 +1,243 @@
-"""training/checkpoint.py: a run continues from its own checkpoint as if it had not stopped, and from no other."""
+"""training/checkpoint.py: what belongs to a run is saved and resumed; what cannot be is an error with its name."""
 
-import json
-import re
-from collections import Counter, namedtuple
-from contextlib import nullcontext
+import argparse
+import random
+from collections import namedtuple
 from enum import Enum, IntEnum
-from functools import partial
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import torch
-from small_runs import change_file, equal, first, small_run, take_steps
+from launching import run_code
+from small_runs import change_file, equal, first, plain, small_run, take_steps
+from torch import nn
 from training import TrainingError
-from training.checkpoint import Position, UnusableError, check_random_state, is_equal, state_after_a_step
+from training.checkpoint import Position
+
+np = pytest.importorskip("numpy")
 
 
-def test_a_run_continues_with_weights_optimizer_schedule_position_and_random_state(checkpoints, alone):
-    through = small_run(alone)
-    take_steps(through, 3)
-    assert through.save(checkpoints) == str(checkpoints.directory / "epoch-0000-step-000003.pt")
-    take_steps(through, 4)
+class Kind(str, Enum):
+    SMALL = "small"
 
-    resumed = small_run(alone)
-    assert resumed.resume(None) is None and resumed.position == Position()
-    assert resumed.resume(checkpoints) == str(checkpoints.directory / "epoch-0000-step-000003.pt")
-    take_steps(resumed, 4)
-    assert resumed.position == through.position == Position(step=7)
-    assert resumed.schedule.get_last_lr() == through.schedule.get_last_lr() == [0.1 / 8]
-    assert equal(resumed.network.state_dict(), through.network.state_dict())
+
+OPTIONS = argparse.Namespace(data=Path("/data"), lr=0.1, seed=None, gpu=False)
+
+#: Settings as programs give them.
+SETTINGS = [
+    Path("/data"),
+    vars(OPTIONS),
+    np.float64(0.1),
+    np.float32(0.1),
+    np.int64(3),
+    np.bool_(True),
+    torch.tensor(0.1),
+    torch.__version__,
+    Kind.SMALL,
+    IntEnum("Number", "ONE").ONE,
+    namedtuple("Pair", "a b")(1, (2, 3)),
+    float("nan"),
+    {1: None},
+    "x" * 10_000,
+]
+
+
+@pytest.mark.parametrize("value", SETTINGS, ids=repr)
+def test_a_setting_is_saved_and_is_the_same_at_the_resume(checkpoints, alone, value):
+    small_run(alone, more=value).save(checkpoints)
+    assert small_run(alone, more=value).resume(checkpoints)
+    with pytest.raises(TrainingError, match="written with more "):
+        small_run(alone, more="another").resume(checkpoints)
+
+
+@pytest.mark.parametrize(
+    "value", [print, {1, 2}, torch.float16, torch.ones(2), np.ones(2), b"x", {(1, 2): 3}, object()], ids=repr
+)
+def test_a_setting_that_no_file_holds_is_an_error_with_its_name(alone, value):
+    with pytest.raises(TrainingError, match=r"^settings\['more'\]: .*Give a number"):
+        small_run(alone, more=[value] if isinstance(value, set) else value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0.5, 7, np.float64(0.5), np.float32(0.5), np.mean([1, 2]), np.ones(1), torch.tensor(0.5), float("nan"), np.inf],
+    ids=repr,
+)
+def test_a_metric_is_saved_and_resumed(checkpoints, alone, value):
+    run = small_run(alone)
+    run.position.end_epoch(value)
+    run.save(checkpoints)
+    again = small_run(alone)
+    assert again.resume(checkpoints)
+    assert again.position.accuracy == pytest.approx(np.ravel(value)[0], nan_ok=True)
+    assert (again.position.epoch, again.position.best_epoch) == (1, 1)
+
+
+@pytest.mark.parametrize("value", [None, "0.5", torch.ones(2), [0.5], True], ids=repr)
+def test_a_metric_that_is_no_number_is_an_error_at_the_call(value):
+    with pytest.raises(TrainingError, match=r"^position.end_epoch\(value\): .*\. Give a number$"):
+        Position().end_epoch(value)
+
+
+def test_a_position_may_have_been_taken_before_the_resume(checkpoints, alone):
+    run = small_run(alone)
+    take_steps(run, 3)
+    run.position.loss_sum = torch.tensor(2.5)
+    run.save(checkpoints)
+    again = small_run(alone)
+    position = again.position
+    assert again.resume(None) is None and position == Position()
+    assert again.resume(checkpoints) == str(checkpoints.directory / "epoch-0000-step-000003.pt")
+    assert position is again.position and position == Position(step=3, loss_sum=2.5)
+
+
+@pytest.mark.parametrize(
+    ("best", "values", "epochs"),
+    [
+        (("accuracy", "max"), (0, 70, 60, 70, 71), (1, 2, 2, 2, 5)),
+        (("validation loss", "min"), (3.0, float("nan"), 2.0, 2.0, 2.5), (1, 1, 3, 3, 3)),
+        (("accuracy", "max"), (float("nan"), 50, float("nan")), (1, 2, 2)),
+    ],
+)
+def test_the_best_is_that_of_the_best_epoch(checkpoints, alone, best, values, epochs):
+    run = small_run(alone, best=best)
+    for value, epoch in zip(values, epochs):
+        run.position.end_epoch(value)
+        run.save(checkpoints)
+        assert torch.load(checkpoints.directory / "best.pt")["position"]["epoch"] == epoch
+        take_steps(run, 1)
+        run.save(checkpoints)  # in the middle of an epoch nothing was measured
+        assert torch.load(checkpoints.directory / "best.pt")["position"]["epoch"] == epoch
+        run = small_run(alone, best=best)
+        assert run.resume(checkpoints)
+    with pytest.raises(TrainingError, match="written with best= "):
+        small_run(alone, best=("f1", "max")).resume(checkpoints)
+
+
+def test_the_best_is_at_the_least_or_the_greatest(alone):
+    with pytest.raises(TrainingError, match="must be 'min' or 'max'"):
+        small_run(alone, best=("loss", "lowest"))
+
+
+class Average:
+    """Anything with a state."""
+
+    def __init__(self, value=0.0):
+        self.state = {"value": value, "tensor": torch.zeros(2), 3: (np.arange(2, dtype=np.uint32), [None])}
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+def scaler(scale):
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    scaler.scale(torch.ones(1))
+    return scaler
+
+
+def numbers_of(generator):
+    """The next numbers of a generator."""
+    return torch.rand(3, generator=generator) if isinstance(generator, torch.Generator) else generator.random(3)
+
+
+def test_objects_beside_the_network_are_saved_and_resumed(checkpoints, alone):
+    def objects(seed):
+        torch.manual_seed(seed)
+        other = plain()
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1 * seed, momentum=0.9)
+        return {
+            "scaler": scaler(2.0**seed),
+            "average": torch.optim.swa_utils.AveragedModel(plain()),
+            "network": torch.compile(other, backend="eager"),
+            "optimizer": optimizer,
+            "schedule": torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[seed, 9]),
+            "torch": torch.Generator().manual_seed(seed),
+            "numpy": np.random.default_rng(seed),
+            "twister": np.random.Generator(np.random.MT19937(seed)),
+            "legacy": np.random.RandomState(seed),
+            "own": Average(seed),
+        }
+
+    run = small_run(alone, extra=objects(1))
+    run.resume(checkpoints)
+    run.extra["network"](torch.randn(16, 4)).sum().backward()
+    run.extra["optimizer"].step()
+    run.save(checkpoints)
+    again = small_run(alone, extra=objects(2))
+    assert again.resume(checkpoints)
+    for name in ("scaler", "average", "network", "schedule"):
+        assert equal(again.extra[name].state_dict(), run.extra[name].state_dict())
+    assert equal(again.extra["optimizer"].state_dict()["state"], run.extra["optimizer"].state_dict()["state"])
+    for name in ("torch", "numpy", "twister", "legacy"):
+        assert numbers_of(again.extra[name]).tolist() == numbers_of(run.extra[name]).tolist()
+    array, rest = again.extra["own"].state[3]
+    assert again.extra["own"].state["value"] == 1 and array.tolist() == [0, 1] and array.dtype == np.uint32
+    assert rest == [None]
+    with pytest.raises(TrainingError, match=r"written with extra= \[.*\] \(now \['scaler'\]\)"):
+        small_run(alone, extra={"scaler": scaler(2)}).resume(checkpoints)
+
+
+@pytest.mark.parametrize("state", [print, {"a": [object()]}, {b"x": 1}, np.array([object()]), {1, 2}], ids=repr)
+def test_a_state_that_no_file_holds_is_an_error_with_its_name_at_the_resume(checkpoints, alone, state):
+    with pytest.raises(TrainingError, match=r"^extra\['own'\].*: .* A checkpoint holds"):
+        small_run(alone, extra={"own": Average(state)}).resume(checkpoints)
+
+
+def test_an_object_without_a_state_is_an_error_at_the_run(alone):
+    with pytest.raises(TrainingError, match=r"^extra\['lr'\]: float has no state_dict\(\) and load_state_dict\(\)"):
+        small_run(alone, extra={"lr": 0.1})
+
+
+class Subclass(torch.Tensor):
+    """A kind of tensors that torch.load does not know."""
+
+
+def test_a_network_that_no_file_holds_is_an_error_with_its_name_at_the_resume(checkpoints, alone):
+    run = small_run(alone)
+    run.network.register_buffer("kind", torch.ones(2).as_subclass(Subclass))
+    with pytest.raises(TrainingError, match="^network: kind: a checkpoint cannot hold it"):
+        run.resume(checkpoints)
+    group = small_run(alone)
+    group.optimizer.param_groups[0]["reason"] = print
+    with pytest.raises(TrainingError, match=r"^optimizer: param_groups\[0\]\['reason'\]: a value of type"):
+        group.resume(checkpoints)
+
+
+def test_random_states_of_python_and_numpy_continue(checkpoints, alone):
+    def draw():
+        return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002, S311
+
+    run = small_run(alone)
+    run.save(checkpoints)
+    expected = draw()
+    again = small_run(alone)
+    again.resume(checkpoints)
+    assert draw() == expected
+
+
+def test_the_look_for_what_cannot_be_saved_draws_no_number(checkpoints, alone):
+    class Loader(Average):
+        def state_dict(self):
+            torch.rand(1)  # as a StatefulDataLoader does for its workers
+            return super().state_dict()
+
+    run = small_run(alone, extra={"loader": Loader()})
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    run.resume(checkpoints)
+    assert torch.equal(torch.rand(1), expected)
 
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_run_continues_with_the_optimizer_that_its_own_machine_can_do(checkpoints, alone, fused):
-    before, after = (small_run(alone, partial(torch.optim.Adam, lr=0.1, fused=one)) for one in (not fused, fused))
+    def adam(parameters, fused=fused):
+        return torch.optim.Adam(parameters, lr=0.1, fused=fused)
+
+    before, after = small_run(alone, lambda parameters: adam(parameters, not fused)), small_run(alone, adam)
     take_steps(before, 3)
     before.save(checkpoints)
     after.resume(checkpoints)
@@ -40,199 +245,55 @@ def test_a_run_continues_with_the_optimizer_that_its_own_machine_can_do(checkpoi
     take_steps(after, 1)
 
 
-def test_an_optimizer_that_takes_no_step_without_data_is_resumed(checkpoints, alone):
-    assert state_after_a_step(torch.optim.SparseAdam([torch.ones(2, requires_grad=True)])) == {}
-    before, after = (small_run(alone, torch.optim.LBFGS) for _ in range(2))
+def test_a_fused_optimizer_with_a_state_of_another_shape_is_an_error(checkpoints, alone):
+    """Its step would overwrite memory."""
+    before = small_run(alone)
     take_steps(before, 1)
-    before.save(checkpoints)
-    state = torch.get_rng_state()
-    take_steps(before, 1)
-    assert after.resume(checkpoints) and torch.equal(torch.get_rng_state(), state)
-    take_steps(after, 1)
-    assert equal(after.network.state_dict(), before.network.state_dict())
+    change_file(before.save(checkpoints), lambda state: first(state).update(exp_avg=torch.zeros(3)))
+    after = small_run(alone, lambda parameters: torch.optim.Adam(parameters, lr=0.1, fused=True))
+    with pytest.raises(TrainingError, match="does not fit this run .exp_avg of its optimizer has shape .3. for"):
+        after.resume(checkpoints)
 
 
-def test_a_state_of_another_version_gets_memory_of_its_own_with_the_shapes_and_strides_of_the_run(checkpoints, alone):
-    def change(state):
-        moments = first(state)
-        moments["step"] = moments["step"].reshape(1)
-        moments["exp_avg"] = moments["exp_avg_sq"] = torch.ones(1).expand(8, 4)
-        group(state)["params"].reverse()  # the numbers are the run's own
-
-    before, after = small_run(alone), small_run(alone)
+def test_the_state_of_an_optimizer_gets_the_strides_of_the_run(checkpoints, alone):
+    before = small_run(alone)
     take_steps(before, 1)
-    change_file(before.save(checkpoints), change)
+    moments = torch.arange(32.0).view(4, 8).T
+    change_file(before.save(checkpoints), lambda state: first(state).update(exp_avg=moments, exp_avg_sq=moments))
+    after = small_run(alone, lambda parameters: torch.optim.Adam(parameters, lr=0.1, fused=True))
     after.resume(checkpoints)
     loaded = after.optimizer.state[after.network[0].weight]
-    assert loaded["step"].shape == () and loaded["step"] == 1
-    assert loaded["exp_avg"].stride() == loaded["exp_avg_sq"].stride() == (4, 1)
+    assert loaded["exp_avg"].stride() == (4, 1) and torch.equal(loaded["exp_avg"], moments)
     assert loaded["exp_avg"].data_ptr() != loaded["exp_avg_sq"].data_ptr()
-    assert torch.equal(loaded["exp_avg"], torch.ones(8, 4))
-    take_steps(after, 1)
 
 
-def test_the_best_is_that_of_the_best_epoch(checkpoints, alone):
-    run = small_run(alone)
-    for accuracy, best in ((0, 1), (70, 2), (60, 2), (70, 2), (71, 5)):
-        run.position.end_epoch(accuracy)
-        run.save(checkpoints)
-        assert torch.load(checkpoints.directory / "best.pt")["position"]["epoch"] == best
-        take_steps(run, 1)
-        run.save(checkpoints)  # in the middle of an epoch nothing was measured
-        assert torch.load(checkpoints.directory / "best.pt")["position"]["epoch"] == best
-    again = small_run(alone)
-    assert again.resume(checkpoints) and again.position == run.position  # accuracies may be whole numbers
+def narrower():
+    return nn.Sequential(nn.Linear(4, 7), nn.Dropout(0.5), nn.Linear(7, 2))
 
 
-def test_a_random_state_of_a_gpu_is_checked_where_the_run_uses_one(monkeypatch):
-    gpu = torch.Generator()  # in place of a GPU's
-    functions = {"get_rng_state": lambda _: gpu.get_state(), "set_rng_state": lambda state, _: gpu.set_state(state)}
-    monkeypatch.setattr("training.checkpoint.module_of", lambda _: SimpleNamespace(**functions))
-    good, before = torch.get_rng_state(), gpu.get_state()
-    other = torch.manual_seed(7).get_state()
-    for value in (other, "x", torch.zeros(3), torch.full_like(good, 255)):
-        check_random_state({"cpu": other, "cuda": value}, torch.device("cpu"))
-        with nullcontext() if value is other else pytest.raises(UnusableError, match="random"):
-            check_random_state({"cpu": other, "cuda": value}, torch.device("cuda"))
-    check_random_state({"cpu": good}, torch.device("cuda"))  # of a run on CPUs
-    assert torch.equal(torch.get_rng_state(), other) and torch.equal(gpu.get_state(), before)
+def two_groups(parameters):
+    return torch.optim.Adam([{"params": [parameter]} for parameter in parameters], lr=0.1)
 
 
-def test_a_file_that_is_larger_than_a_checkpoint_of_the_run_is_not_read(checkpoints, alone):
-    path = checkpoints.directory / "epoch-0001-step-000000.pt"
-    with path.open("wb") as file:
-        file.truncate(2**40)
-    with pytest.raises(TrainingError, match=f"^{path}: 1099511627776 bytes, expected at most "):
-        small_run(alone).resume(checkpoints)
+#: What another program changes, and the words that report it.
+OTHERS = [
+    ({"epochs": 5}, r"written with epochs 3 \(now 5\)\. Use the same options, choose another .*--restart$"),
+    ({"network": narrower}, r"does not fit this run \(.*size mismatch for 0.weight"),
+    ({"optimizer": two_groups}, r"does not fit this run \(its optimizer has other groups"),
+    ({"schedule": lambda _: None}, r"written with schedule= True \(now False\)"),
+    ({"limits": {"step": 2}}, r"step 3 is beyond the end of this run \(2\)"),
+]
 
 
-def test_options_that_make_another_run_are_refused_by_their_names_and_values(checkpoints, alone):
-    small_run(alone, **{"learning rate": 0.1, "seed": 1}).save(checkpoints)
-    with pytest.raises(TrainingError) as error:
-        small_run(alone, epochs=5, **{"learning rate": 0.2, "seed": 1}).resume(checkpoints)
-    assert str(error.value) == (
-        f"{checkpoints.directory}/epoch-0000-step-000000.pt: written with epochs 3 (now 5), learning rate 0.1 (now 0.2)"
-        ". Use the same options, choose another directory with --modelpath, or start from scratch with --restart"
-    )
-
-
-@pytest.mark.parametrize(
-    ("before", "now"), [([0.9, 0.99], [0.9, 0.999]), ("x" * 50, "x" * 49 + "y"), ({"a": 1}, {"a": 2}), (None, 0)]
-)
-def test_settings_may_be_lists_dicts_and_long_strings(checkpoints, alone, before, now):
-    small_run(alone, more=before).save(checkpoints)
-    small_run(alone, more=before).resume(checkpoints)
-    with pytest.raises(TrainingError, match="written with more "):
-        small_run(alone, more=now).resume(checkpoints)
-
-
-class Kind(str, Enum):
-    SMALL = "small"
-
-
-@pytest.mark.parametrize(
-    "own", [Kind.SMALL, torch.__version__, namedtuple("Pair", "a b")(1, 2), IntEnum("N", "one").one]
-)
-def test_settings_of_types_that_json_does_not_keep_are_equal(own):
-    assert is_equal(json.loads(json.dumps(own)), own)
-
-
-def test_a_checkpoint_of_another_program_is_refused(checkpoints, alone):
-    checkpoints.write(checkpoints.directory / "epoch-0001-step-000000.pt", {"model": {}, "loss": 3.0})
-    with pytest.raises(TrainingError, match="program: it has no optimizer, position, random, schedule, settings"):
-        small_run(alone).resume(checkpoints)
-
-
-def group(state):
-    return state["optimizer"]["param_groups"][0]
-
-
-def laughs():
-    """A list of 2^40 words that share their memory."""
-    words = ["ha"]
-    for _ in range(40):
-        words = [words, words]
-    return words
-
-
-#: Changes of a checkpoint after 3 steps, by the words that report them.
-CHANGES = {
-    "of its optimizer": (
-        lambda s: first(s).update(exp_avg=torch.zeros(3)),
-        lambda s: first(s).update(exp_avg=torch.zeros(8, 4).double()),
-        lambda s: first(s).update(exp_avg=torch.zeros(1).expand(2**40)),
-        lambda s: first(s).update(exp_avg="x"),
-        lambda s: first(s).update(more=1),
-        lambda s: first(s).pop("exp_avg"),
-        lambda s: group(s).update(amsgrad=True),
-        lambda s: group(s).update(lr="x"),
-        lambda s: group(s).update(params=[0]),
-        lambda s: group(s).update(params=[torch.zeros(2)] * len(group(s)["params"])),
-    ),
-    "its optimizer has other parameters": (
-        lambda s: s["optimizer"]["state"].update({99: {}}),
-        lambda s: s["optimizer"].update(state=[1]),
-        lambda s: s.update(optimizer=1),
-    ),
-    "its optimizer has other groups of parameters": (
-        lambda s: s["optimizer"]["param_groups"].append(group(s)),
-        lambda s: s["optimizer"].update(param_groups=[]),
-        lambda s: s["optimizer"].update(param_groups=torch.zeros(1).expand(2**40)),
-    ),
-    "its position is not one of this run": (
-        lambda s: s["position"].update(step=10**9),
-        lambda s: s["position"].update(epoch=10**9),
-        lambda s: s["position"].update(epoch=-1),
-        lambda s: s["position"].update(epoch=0.0),
-        lambda s: s["position"].update(samples=161),
-        *(lambda s, value=value: s["position"].update(seconds=float(value)) for value in ("nan", "inf")),
-    ),
-    "of its position": (
-        lambda s: s["position"].update(epoch="1"),
-        lambda s: s["position"].update(step=2**64),
-        lambda s: s.update(position=None),
-    ),
-    "of its schedule": (lambda s: s.update(schedule=[1]),),
-    "its random states are no list": (lambda s: s.update(random=None),),
-    "invalid random state": (lambda s: s["random"].append(Counter([1])), lambda s: s["random"][0]["cpu"].fill_(255)),
-    "of its random state": (
-        lambda s: s["random"][0].update(cpu=torch.zeros(3, dtype=torch.uint8)),
-        lambda s: s["random"].append("x"),
-    ),
-    "of its model": (
-        lambda s: s["model"].update({"0.weight": torch.zeros(3)}),
-        lambda s: s.update(model=[1]),
-        lambda s: s.update(model={1: torch.zeros(1)}),
-    ),
-    "written with epochs None": (lambda s: s.update(settings=[1]),),
-    "written with epochs a int": (lambda s: s["settings"].update(epochs=10**600),),
-    "written with epochs a list": (lambda s: s["settings"].update(epochs=laughs()),),
-    "written with epochs 'x{40}'... .now 3": (lambda s: s["settings"].update(epochs="x" * 10**6),),
-}
-
-
-@pytest.mark.parametrize(("words", "change"), [(words, change) for words in CHANGES for change in CHANGES[words]])
-def test_a_checkpoint_with_a_part_that_is_not_of_this_run_is_refused_before_its_use(checkpoints, alone, words, change):
-    """Fused Adam overwrites memory with a state of another shape."""
-    before = bounded_run(alone)
+@pytest.mark.parametrize(("options", "words"), OTHERS)
+def test_a_checkpoint_of_another_run_is_refused(checkpoints, alone, options, words):
+    before = small_run(alone)
     take_steps(before, 3)
-    before.position.samples = 48
-    path = before.save(checkpoints)
-    change_file(path, change)
-    after = bounded_run(alone)
-    with pytest.raises(TrainingError) as fault:
+    before.save(checkpoints)
+    after = small_run(alone, **options)
+    with pytest.raises(TrainingError, match=rf"^{checkpoints.directory}/epoch-0000-step-000003.pt: .*{words}"):
         after.resume(checkpoints)
-    text = str(fault.value)
-    assert text.startswith(f"{path}: ") and "--restart" in text and len(text) < 600
-    assert re.search(words, text), text
     assert after.position == Position()
-
-
-def bounded_run(world):
-    """A small run of 3 epochs with 10 steps each, of 160 samples."""
-    run = small_run(world)
-    run.limits = {"epoch": 3, "step": 9, "samples": 160}
-    return run
 
 
 def test_other_data_of_the_same_size_is_refused_and_a_checkpoint_without_a_fingerprint_is_taken(checkpoints, alone):
@@ -244,4 +305,88 @@ def test_other_data_of_the_same_size_is_refused_and_a_checkpoint_without_a_finge
     assert run.resume(checkpoints)
     run.data = "another"
     with pytest.raises(TrainingError, match="step-000000.pt: written with other data. Use the same data .--data"):
+        run.resume(checkpoints)
+
+
+def test_a_file_of_another_program_is_refused(checkpoints, alone):
+    torch.save({"model": {}, "loss": 3.0}, checkpoints.directory / "epoch-0001-step-000000.pt")
+    with pytest.raises(TrainingError, match="program: it has no optimizer, schedule, position, random, settings"):
+        small_run(alone).resume(checkpoints)
+
+
+def test_a_checkpoint_of_release_1_1_0_is_resumed(checkpoints, alone):
+    """The file is of that release: a small run with the setting `more`, after 3 steps, and after 9 the weights."""
+    folder = Path(__file__).parent / "release-1.1.0"
+    (checkpoints.directory / "epoch-0000-step-000003.pt").write_bytes(
+        (folder / "epoch-0000-step-000003.pt").read_bytes()
+    )
+    run = small_run(alone, more=(1, 2))
+    assert run.resume(checkpoints) and run.position.step == 3
+    take_steps(run, 6)
+    expected = torch.load(folder / "weights.pt", weights_only=True)
+    for name, weight in run.network.state_dict().items():
+        torch.testing.assert_close(weight, expected[name])
+
+
+#: Two ranks with a run, whose checkpoints are in a directory.
+RANKS = """
+sys.path.append({tests!r})
+from training.checkpoint import Checkpoints
+from small_runs import small_run
+import numpy as np
+with process_group(os.environ, use_gpu=False, timeout=60) as world:
+    checkpoints = Checkpoints(Path({directory!r}), world)
+    checkpoints.prepare()
+    generator, shared = np.random.default_rng(world.rank), np.random.default_rng(7)
+    run = small_run(world, extra={{"own": generator, "shared": shared}})
+    {code}
+"""
+
+
+def run_on_ranks(size, directory, code, status=0):
+    return run_code(size, RANKS.format(tests=str(Path(__file__).parent), directory=str(directory), code=code), status)
+
+
+def test_what_differs_between_ranks_is_kept_for_each(tmp_path):
+    draw = "print(*[f'{one.random():.6f}' for one in (generator, shared)])"
+    saved = run_on_ranks(2, tmp_path / "run", f"run.save(checkpoints); {draw}")
+    resumed = run_on_ranks(
+        2, tmp_path / "run", f"generator.random(5); shared.random(5); run.resume(checkpoints); {draw}"
+    )
+    assert [rank.stdout for rank in resumed] == [rank.stdout for rank in saved]
+    assert saved[0].stdout != saved[1].stdout
+    other = run_on_ranks(1, tmp_path / "run", "run.resume(checkpoints)", status=1)
+    assert "extra ['own'] is of 2 ranks (now 1), each with its own. Use 2 ranks" in other[0].stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "position.loss_sum = 1.5 + world.rank",
+            "position.loss_sum is 1.5 on rank 0 and 2.5 on rank 1. Set it to the sum",
+        ),
+        ("position.samples += 8 * world.rank", "position.samples is 0 on rank 0 and 8 on rank 1"),
+        ("position.seconds += world.rank", None),
+    ],
+)
+def test_a_position_that_each_rank_counts_for_itself_is_an_error(tmp_path, line, words):
+    ranks = run_on_ranks(2, tmp_path / "run", f"run.{line}; run.save(checkpoints)", status=1 if words else 0)
+    assert (words or "") in ranks[0].stderr and ranks[1].stderr == ""
+
+
+def test_a_node_that_does_not_see_the_directory_is_named(tmp_path):
+    code = """run.save(checkpoints)
+    if world.rank:
+        Path.exists = lambda path: False
+    run.resume(checkpoints)"""
+    ranks = run_on_ranks(2, tmp_path / "run", code, status=1)
+    assert "step-000000.pt: not found on " in ranks[1].stderr and "All nodes must see the same" in ranks[1].stderr
+
+
+def test_a_network_that_is_divided_among_the_ranks_needs_sharded_checkpoints(checkpoints, alone):
+    from torch.distributed.fsdp import fully_shard
+
+    run = small_run(alone, network=lambda: fully_shard(plain(), mesh=torch.distributed.init_device_mesh("cpu", (1,))))
+    with pytest.raises(TrainingError, match="^network: 0.weight: a DTensor, .*ShardedCheckpoints"):
         run.resume(checkpoints)

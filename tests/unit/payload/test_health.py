@@ -75,17 +75,6 @@ def test_with_shards_the_wait_for_a_slow_ranks_weights_is_not_time_alone(tmp_pat
     assert rank == "1" and float(ms) >= 200 and float(ratio) >= 4
 
 
-def test_without_the_option_nothing_is_reported_and_no_forward_pass_is_timed(monkeypatch, small_mnist, capsys, alone):
-    import mnist_ddp
-    from training.stopping import StopSignals
-
-    monkeypatch.setattr(health, "gather", None)
-    monkeypatch.setattr(nn.Module, "register_forward_hook", None)
-    options = mnist_ddp.parse_arguments(["--data", str(small_mnist), "--epochs", "1", "--batch-size", "65"])
-    mnist_ddp.train(options, alone, StopSignals(alone, enabled=False))
-    assert "slowest" not in capsys.readouterr().out
-
-
 class Event:
     """An event of a device that runs behind; only a report waits for it."""
 
@@ -116,7 +105,8 @@ DEVICE = SimpleNamespace(
 @pytest.fixture
 def gpu(monkeypatch, alone):
     """A world of one rank on a GPU, which is replaced at its outermost edge."""
-    Event.recorded, Event.may_wait = 0, False
+    Event.recorded = 0
+    Event.may_wait = False
     monkeypatch.setattr(health, "module_of", lambda _device: DEVICE)
     monkeypatch.setattr(health.platform, "node", lambda: "n1")
     return World(0, 1, torch.device("cuda", 1), alone.host_group)
@@ -156,7 +146,8 @@ def test_an_evaluation_and_the_first_two_steps_are_not_timed(monkeypatch, alone)
             now[0] += seconds
             return seconds
 
-    told, model = Health(alone, print), Slow()
+    told = Health(alone, print)
+    model = Slow()
     told.watch(model)
     for seconds in told.batches([9.0, 9.0, 0.25, 0.75]):
         model(seconds)
@@ -164,16 +155,3 @@ def test_an_evaluation_and_the_first_two_steps_are_not_timed(monkeypatch, alone)
         with torch.no_grad():
             model(7.0)
     assert told.end_epoch("")["step_seconds_alone"] == 0.5
-
-
-def test_of_ranks_the_slowest_is_compared_with_the_median_and_one_without_a_time_does_not_count(monkeypatch, alone):
-    lines, seconds = [], [0.001, None, 0.002, 0.0018, 0.001, 0.0012]
-    monkeypatch.setattr(health, "gather", lambda _own, _world: list(zip(seconds, "abcdef")))
-    values = Health(alone, lines.append).end_epoch("epoch 1/1")
-    assert lines == ["epoch 1/1  slowest rank 2 (c): 2.00 ms alone per step, 1.67 times the median"]
-    assert values == {
-        "step_seconds_alone": 0.0012,
-        "slowest_seconds_alone": 0.002,
-        "slowest_rank": 2,
-        "slowest_place": "c",
-    }

@@ -11,7 +11,7 @@ from training.language.model import GPT, SHAPES, Attention, Shape, count_paramet
 from training.language.options import SIZES
 from training.language.text import (
     open_text,
-    permute,
+    own_share,
     source_files,
     window_at,
 )
@@ -22,7 +22,14 @@ def test_a_pass_takes_each_window_once_in_an_order_of_its_own(count):
     passes = [[window_at(number * count + place, count, 5) for place in range(count)] for number in range(2)]
     assert all(sorted(order) == list(range(count)) for order in passes)
     assert count < 16 or (passes[0] != passes[1] != list(range(count)))
-    assert permute(0, 2**40, b"key") < 2**40
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+def test_the_ranks_take_each_window_of_a_batch_once_and_all_the_same_number(size):
+    shares = [own_share([10, 11, 12, 13, 14, 15], rank, size) for rank in range(size)]
+    assert len({len(share) for share in shares}) == 1
+    taken = [window for share in shares for window in share if window is not None]
+    assert sorted(taken) == [10, 11, 12, 13, 14, 15]
 
 
 def test_the_sizes_have_about_as_many_parameters_as_their_names_tell():
@@ -60,12 +67,14 @@ def test_a_directory_is_joined_in_order_on_all_ranks(tmp_path):
     (tmp_path / "b" / "c").write_text("second" * 100)
     (tmp_path / "a").write_text("first" * 100)
     (tmp_path / ".hidden").write_text("not this")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("not this")
     ranks = run_code(
         2,
         f"""
 from training.language.text import open_text
 with process_group(os.environ, use_gpu=False, timeout=60) as world:
-    text = open_text(Path({str(tmp_path)!r}), None, 8, world)
+    text = open_text(Path({str(tmp_path)!r}), Path({str(tmp_path / "run")!r}), 8, world)
     print(bytes(torch.cat([text.training, text.validation]).tolist()))
 """,
     )
@@ -77,7 +86,7 @@ def test_the_standard_library_is_a_text_and_an_image_without_its_source_is_one_s
     root, files = Path(argparse.__file__).parent, source_files(None)
     assert root / "argparse.py" in files and files == sorted(files, key=lambda path: path.relative_to(root).as_posix())
     monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
-    with pytest.raises(TrainingError, match=r"Python's source is not installed there\. Name a text with --data FILE"):
+    with pytest.raises(TrainingError, match=f"^{tmp_path}: no text there. Name a file or a directory with --data"):
         source_files(None)
 
 

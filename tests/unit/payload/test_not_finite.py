@@ -2,12 +2,10 @@
 
 import math
 import re
-import runpy
-import sys
 
 import pytest
 import torch
-from launching import PAYLOAD, run_code
+from launching import run_code
 from small_runs import small_run, take_steps
 from training import NOT_FINITE
 from training.finite import are_finite
@@ -52,22 +50,6 @@ def test_the_language_model_ends_too_and_writes_no_checkpoint(text, tmp_path):
     ranks = run_diverging("lm_fsdp", 5, *line, "--keep", 1, "--modelpath", tmp_path / "run")
     assert re.fullmatch(SENTENCE, ranks[0].stderr) and ranks[1].stderr == ""
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
-
-
-@pytest.mark.parametrize("script", ["mnist_single.py", "mnist_multi.py", "nn.py"])
-def test_every_rung_ends_with_a_sentence(monkeypatch, small_mnist, script):
-    for name in ("cross_entropy", "binary_cross_entropy_with_logits"):
-        function = getattr(torch.nn.functional, name)
-        monkeypatch.setattr(
-            f"torch.nn.functional.{name}",
-            lambda *given, function=function, **named: function(*given, **named) * math.nan,
-        )
-    data = () if script == "nn.py" else ("--data", str(small_mnist))
-    monkeypatch.setattr(sys, "argv", [script, *data])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(PAYLOAD / "ladder" / script), run_name="__main__")
-    name = "rank 0" if script == "mnist_multi.py" else script
-    assert re.fullmatch(rf"{name}: the loss of epoch [^\n]+ {NOT_FINITE}: nan[^\n]+", ended.value.code)
 
 
 def test_a_long_epoch_ends_at_the_progress_line_that_shows_it(alone):

@@ -41,16 +41,11 @@ def test_a_divided_language_model_is_profiled(text, tmp_path):
     profile_of(run_model(2, *line), tmp_path / "to", [0])
 
 
-def test_a_rung_of_the_ladder_is_profiled(run_alone, small_mnist, tmp_path):
-    line = ("--data", small_mnist, "--batch-size", 16, "--profile", tmp_path / "traces")
-    profile_of([run_alone(*line, script="ladder/mnist_single.py")], tmp_path / "traces", [0])
-
-
 def test_a_rank_that_is_not_there_and_too_few_steps_are_one_sentence(run_alone, small_mnist, tmp_path):
     line = ("--data", small_mnist, "--epochs", 1, "--profile", tmp_path / "traces")
     ranks = run_ranks(2, *line, "--profile-ranks", "0,2", status=1)
     assert ranks[0].stderr == "rank 0: --profile-ranks: no rank 2 among 2. Use 0 and up\n"
-    assert run_alone(*line, script="ladder/mnist_single.py").stdout.endswith("no profile: 1 steps, 10 are needed\n")
+    assert run_alone(*line).stdout.endswith("no profile: 1 steps, 10 are needed\n")
 
 
 def test_a_trace_that_cannot_be_written_ends_all_ranks(small_mnist, tmp_path):

@@ -1,10 +1,14 @@
-"""training/stopping.py: a signal to one rank stops all of them, at the same step."""
+"""training/stopping.py: a signal to one rank stops all of them, at the same step, also with workers of a DataLoader."""
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
-from launching import run_code
+import torch
+from launching import PAYLOAD, run_code
 from training.stopping import SIGNALS, StopSignals
 
 
@@ -25,6 +29,20 @@ def test_a_signal_is_noted_and_then_agreed_on_by_its_name(alone, number):
         assert stop.agreed(now=True)
         assert stop.name == number.name
         assert stop.status == (130 if number == signal.SIGINT else 75)
+
+
+def test_a_signal_that_arrives_while_the_ranks_exchange_counts_at_the_next_time(alone, monkeypatch):
+    exchange = torch.distributed.all_reduce
+
+    def all_reduce(*arguments, **options):
+        exchange(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    with StopSignals(alone) as stop:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.distributed, "all_reduce", all_reduce)
+            assert not stop.agreed(now=True)
+        assert stop.agreed(now=True)
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGUSR1])
@@ -102,6 +120,79 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world, StopSignals
         status=None,
     )
     assert [rank.status for rank in ranks] == [9, 75]
+
+
+#: A training with two workers; one of them hangs after 20 samples where the last argument is "stuck".
+WORKERS = """
+import os, subprocess, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+from training.distributed import process_group
+from training.stopping import StopSignals
+
+class Samples(Dataset):
+    def __len__(self):
+        return 10**6
+
+    def __getitem__(self, index):
+        if index > 20 and sys.argv[2] == "stuck":
+            time.sleep(10**6)
+        return torch.ones(2)
+
+if __name__ == "__main__":
+    with process_group({}, use_gpu=False, timeout=60) as world, StopSignals(world, interval=1) as stop:
+        child = subprocess.Popen(["sleep", "1000"])
+        child.terminate()
+        assert child.wait() == -15
+        print("ready", flush=True)
+        for step, _ in enumerate(DataLoader(Samples(), num_workers=2, multiprocessing_context=sys.argv[1])):
+            if step == 0:
+                print("first", flush=True)
+            if step == 18 and sys.argv[2] == "stuck":
+                break
+            if stop.agreed():
+                print("saved", stop.name)
+                raise SystemExit(stop.status)
+"""
+
+
+@pytest.fixture
+def train_with_workers(tmp_path):
+    """A function that starts the training in a session of its own, and returns when it has said a word."""
+
+    def start(method, kind, word):
+        (tmp_path / "train.py").write_text(WORKERS)
+        command = [sys.executable, tmp_path / "train.py", method, kind]
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+        training = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(PAYLOAD)}, **options)
+        while word not in training.stdout.readline():
+            assert training.poll() is None
+        return training
+
+    return start
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_signal_to_all_processes_of_a_step_leaves_the_workers_of_a_data_loader(
+    train_with_workers, method, number, draw
+):
+    training = train_with_workers(method, "", draw.choice(["first", "ready"]))
+    time.sleep(draw.uniform(0, 1))  # after "ready" the workers start
+    os.killpg(training.pid, number)
+    printed, errors = training.communicate(timeout=600)
+    assert (training.returncode, errors) == (75, "")
+    assert f"saved {number.name}" in printed
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_that_hang_end_with_the_training(train_with_workers, method):
+    training = train_with_workers(method, "stuck", "first")
+    assert training.communicate(timeout=600)[1] == "" and training.returncode == 0
+    with pytest.raises(ProcessLookupError):
+        while True:  # a fork server ends just after the training
+            os.killpg(training.pid, 0)
+            time.sleep(0.1)
 
 
 def test_the_thread_that_ends_the_process_at_once_ends_when_the_signals_are_noted():

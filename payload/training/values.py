@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Values of a run beside its weights, in a form that files keep: settings as JSON, states as plain values.
+
+Plain values are what ``torch.load(weights_only=True)`` reads with every torch from 2.0.1: numbers, texts, lists,
+tuples, dictionaries and tensors. An array of NumPy and a Counter become a dictionary with a mark.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training import TrainingError
+
+# Keys that mark a dictionary.
+COUNTER = "training.Counter"
+ARRAY = "training.array"
+
+
+def type_name(value: object) -> str:
+    """Return the type of a value for a message."""
+    return f"a value of type {type(value).__module__}.{type(value).__qualname__}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the text of an error in one line."""
+    return " ".join(str(error).split())[:400] or type(error).__name__
+
+
+def json_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as JSON keeps them; raise TrainingError with the name of one that JSON cannot hold.
+
+    A path becomes its text, a scalar of NumPy or torch a number, a tuple a list.
+    """
+    return {str(name): to_json(value, f"settings[{name!r}]") for name, value in settings.items()}
+
+
+def number(value: Any, name: str) -> int | float:
+    """Return a number of Python, NumPy or torch as one of Python; raise TrainingError with ``name`` for others."""
+    found = to_json(value, name, "a number")
+    if type(found) not in (int, float):
+        raise TrainingError(f"{name}: {type_name(value)}. Give a number")
+    return found
+
+
+def to_json(value: Any, name: str, kinds: str = "a number, a text, a path, or a list or dict of these") -> Any:
+    """Return a value as JSON keeps it; raise TrainingError, with ``name`` and ``kinds``, if JSON cannot hold it."""
+    try:
+        return json.loads(json.dumps(value, default=json_value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TrainingError(f"{name}: {in_one_line(error)}. Give {kinds}") from None
+
+
+def json_value(value: Any) -> Any:
+    """Return a path or a scalar as JSON has it; raise TypeError, ValueError or RuntimeError for other values."""
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if hasattr(value, "item"):  # of NumPy or torch
+        return value.item()
+    raise TypeError(f"{type_name(value)} cannot be compared with that of a checkpoint")
+
+
+def is_same(saved: Any, own: Any) -> bool:
+    """Return whether two JSON values are equal: 1 equals 1.0, and NaN equals NaN."""
+    if isinstance(saved, dict) and isinstance(own, dict):
+        return saved.keys() == own.keys() and all(is_same(saved[key], own[key]) for key in own)
+    if isinstance(saved, list) and isinstance(own, list):
+        return len(saved) == len(own) and all(map(is_same, saved, own))
+    are_nan = saved != saved and own != own
+    return are_nan or saved == own
+
+
+def encode(value: Any, name: str) -> Any:
+    """Return ``value`` as a plain value, from which ``decode`` makes it again; tensors are not copied.
+
+    Raises TrainingError with the name of the part that a checkpoint cannot hold.
+    """
+    if isinstance(value, Tensor):
+        return encode_tensor(value, name)
+    if isinstance(value, (dict, Counter)):
+        items = {encode_key(key, name): encode(each, f"{name}[{key!r}]") for key, each in value.items()}
+        if isinstance(value, Counter):
+            return {COUNTER: items}
+        return items
+    if type(value) in (list, tuple, torch.Size):
+        kind = list if isinstance(value, list) else tuple
+        return kind(encode(each, f"{name}[{place}]") for place, each in enumerate(value))
+    if type(value).__module__ == "numpy" and value.dtype.kind in "biufcSU":
+        return {ARRAY: torch.tensor(list(value.tobytes()), dtype=torch.uint8), "of": (value.dtype.str, value.shape)}
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (int, float, str)):  # of a subclass, such as IntEnum
+        return to_json(value, name)
+    raise TrainingError(f"{name}: {type_name(value)}. A checkpoint holds numbers, texts, lists, dicts and tensors")
+
+
+def encode_key(key: Any, name: str) -> Any:
+    """Return a key of the dictionary ``name``, a number, a text or None; raise TrainingError for others."""
+    if key is not None and type(key) not in (bool, int, float, str):
+        raise TrainingError(f"{name}: its key {key!r} is {type_name(key)}. A checkpoint holds numbers and texts")
+    return key
+
+
+def encode_tensor(tensor: Tensor, name: str) -> Tensor:
+    """Return a tensor without its gradient; raise TrainingError if a checkpoint cannot hold its type."""
+    if hasattr(tensor, "_local_tensor"):
+        raise TrainingError(f"{name}: a DTensor, of which each rank has a part. Only ShardedCheckpoints can store it")
+    tensor = tensor.detach()
+    if type(tensor) is not Tensor:
+        read_back(tensor, name)
+    return tensor
+
+
+def decode(plain: Any) -> Any:
+    """Return the value that ``encode`` made plain; tensors are copied, and keep no mapped file open."""
+    if isinstance(plain, Tensor):
+        return plain.clone()
+    if type(plain) in (list, tuple):
+        return type(plain)(decode(each) for each in plain)
+    if not isinstance(plain, dict):
+        return plain
+    if COUNTER in plain:
+        return Counter(plain[COUNTER])
+    if ARRAY in plain:
+        return decode_array(plain)
+    return {key: decode(each) for key, each in plain.items()}
+
+
+def decode_array(plain: Mapping[str, Any]) -> Any:
+    """Return an array or a scalar of NumPy."""
+    import numpy as np
+
+    dtype, shape = plain["of"]
+    return np.ndarray(shape, dtype, bytearray(plain[ARRAY].tolist()))[()]
+
+
+def dump(plain: Any) -> memoryview:
+    """Return the bytes of a file with a plain value."""
+    content = io.BytesIO()  # torch.save to a full disk hides the reason: "unexpected pos"
+    torch.save(plain, content)
+    return content.getbuffer()
+
+
+def read_back(plain: Any, name: str) -> None:
+    """Write a plain value to memory and read it; raise TrainingError with ``name`` if torch cannot read it."""
+    try:
+        torch.load(io.BytesIO(dump(plain)), map_location="cpu", weights_only=True)
+    except Exception as error:  # of a dozen types
+        raise TrainingError(f"{name}: a checkpoint cannot hold it ({in_one_line(error)})") from error
