@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from forked import Forked
-from launching import PAYLOAD, REPOSITORY, Ranks, start_python
+from launching import PAYLOAD, Ranks, start_python
 
 sys.path.insert(0, str(PAYLOAD))
 
