@@ -21,10 +21,11 @@ def check_access(*directories):
     if group:
         for directory in map(Path, directories):
             require_group(directory, group)
-    is_private = mask & (stat.S_IXGRP if group else stat.S_IXOTH)
-    if is_private and (group or not build_option('umask')):
-        raise EasyBuildError("umask %03o: other users could not load the module. Run `eb --umask=%s`, or, to install "
-                             "it for yourself, `eb --umask=077` without --group", mask, '027' if group else '022')
+        if mask & stat.S_IXGRP:
+            raise EasyBuildError("umask %03o: group %s could not load the module. Run `eb --umask=027`", mask, group)
+    elif mask & stat.S_IXOTH and not build_option('umask'):
+        raise EasyBuildError("umask %03o: other users could not load the module. Run `eb --umask=022`, or "
+                             "`eb --umask=%03o` if they shall not", mask, mask)
 
 
 def require_group(directory, group):

@@ -11,7 +11,12 @@ proc value_of {name} {
     return $::env($name)
 }
 
-if {![info exists ModuleTool] || $ModuleTool ne "Lmod"} {
+if {[info exists ModuleTool] && $ModuleTool eq "Lmod"} {
+    # That of Lmod 8.6 would save this value as the user's.
+    proc pushenv {name value} {
+        setenv $name $value
+    }
+} else {
     # Environment Modules have no pushenv (4.6), or split the value at its colons (5.2): save it in a variable of its own.
     proc pushenv {name value} {
         global is_load is_unload

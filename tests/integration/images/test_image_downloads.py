@@ -15,7 +15,7 @@ def test_a_download_is_kept_and_used_again_without_the_registry(site, registry):
     image = registry.layers.replace(":", "-") + ".sif"
     assert names == [image, image + ".json"]
     requests = len(registry.requested)
-    assert "fetching" not in site.install(lines, "--fetch")
+    assert "fetching..." not in site.install(lines, "--fetch")
     assert len(registry.requested) == requests
 
     flip_a_bit(site.images / image, 500_000)

@@ -56,7 +56,8 @@ LIST = 'pip list 2>/dev/null | grep -E "^(accelerate|torch) "'
 @pytest.mark.parametrize("keeping", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_own_environments_get_the_latest_release_that_fits_and_the_modules_torch(keeping):
     lines = keeping(
-        f"{ON_TOP}; pip check; pip install -q accelerate; echo $?; {IMPORT}; {LIST}; pip install -q torch==2.15.0; echo $?"
+        f"""{ON_TOP}; pip check; pip install -q accelerate; echo $?; {IMPORT}; {LIST}
+pip install -q torch==2.15.0; echo $?"""
     ).splitlines()
     assert lines[:3] == ["No broken requirements found.", "0", "2.13.0+cpu 2.0"], lines
     assert [line.split() for line in lines[3:5]] == [["accelerate", "1.15.0"], ["torch", "2.13.0+cpu"]]

@@ -39,11 +39,21 @@ def public():
     [
         (0o022, {}, None, False),
         (0o000, {}, None, True),
-        (0o077, {}, "umask 077: other users could not load the module. Run `eb --umask=022`, or", False),
+        (
+            0o077,
+            {},
+            "umask 077: other users could not load the module. Run `eb --umask=022`, or `eb --umask=077` if",
+            False,
+        ),
         (0o077, {"umask": "077"}, None, False),
         (0o027, {}, "umask 027: other users could not load", False),
         (0o027, {"group": GROUP, "umask": "027"}, None, False),
-        (0o077, {"group": GROUP, "umask": "077"}, "Run `eb --umask=027`", False),
+        (
+            0o077,
+            {"group": GROUP, "umask": "077"},
+            "umask 077: group .* could not load the module. Run `eb --umask=027`",
+            False,
+        ),
         (0o027, {"group": "daemon", "umask": "027"}, "Group daemon cannot enter .*/modules, .*`chgrp daemon", False),
     ],
 )
