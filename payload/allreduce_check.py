@@ -91,7 +91,7 @@ def read_nccl_log(text: str, expected: str) -> tuple[str, bool]:
 
 def size_in_bytes(text: str) -> int:
     """Convert ``4``, ``64K``, ``128MiB`` to bytes; K, M, G are powers of 1024. Raises ValueError."""
-    match = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text)
+    match = re.fullmatch(r"([1-9]\d{0,11})([KMG]?)(?:i?B)?", text)
     if not match:
         raise ValueError(text)
     return int(match[1]) * UNITS[match[2]]

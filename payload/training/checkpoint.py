@@ -146,8 +146,10 @@ class Checkpoints:
         The first one is read. On a failure all other files stay as they were, and TrainingError is raised.
         """
         content = dump(state)
-        # the best first: a run that is killed between the two repeats the epoch, and writes it again
-        for file in (self.directory / BEST, path) if is_best else (path,):
+        files = [path]
+        if is_best:  # it comes first: a run that is killed between the two repeats the epoch, and writes it again
+            files.insert(0, self.directory / BEST)
+        for file in files:
             with writing(file):
                 write_file(file, content)
         if self.is_first:
@@ -190,7 +192,12 @@ class Checkpoints:
 
     def load(self, run: Run, path: Path) -> str:
         """Continue a run from a checkpoint, and return its path; UnusableError, on all ranks, if it is damaged."""
-        self.agree(lambda: check_file(path) if self.world.rank == 0 else None)
+
+        def check() -> None:
+            if self.world.rank == 0:
+                check_file(path)
+
+        self.agree(check)
         state = self.agree(lambda: read(path))
         with fail_together(self.world):
             missing = [part for part in PARTS if part not in state]
