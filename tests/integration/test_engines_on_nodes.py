@@ -17,7 +17,7 @@ from testbed.packages import find_command
 from testbed.stand_ins.registry import Registry
 from testbed.stand_ins.systems import IN_IMAGE
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 VERSION = "2.12.0a0+5aff3928d8.nv26.05"
 ENROOT, ENGINE = "PyTorch-2.12.0-ngc-26.05-enroot", "PyTorch-2.12.0-ngc-26.05-ce"

@@ -13,7 +13,7 @@ from waiting import wait_for
 from testbed.recipes import VENV
 from testbed.stand_ins.job_scripts import HERE, JOBS, submission, without_hardware, written
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 
 @pytest.fixture

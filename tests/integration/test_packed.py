@@ -11,7 +11,7 @@ import pytest
 from small_installation import PROBE, SmallInstallation
 from waiting import left_after
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 #: Prints, then waits until a file exists.
 WAITING = (

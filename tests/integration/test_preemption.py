@@ -8,7 +8,7 @@ from waiting import wait_for
 
 from testbed.cluster import slurm
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 #: 20 steps an epoch; the ranks agree to stop at every 16th.
 OPTIONS = "--epochs 6 --batch-size 10 --lr 0.001"

@@ -17,7 +17,7 @@ from testbed.stand_ins.job_scripts import HERE, submission, without_hardware, wr
 from testbed.stand_ins.registry import Registry
 from testbed.stand_ins.systems import IN_IMAGE, sha256
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 #: One command on each of two nodes.
 MPIRUN = f"""salloc --quiet -N2 --ntasks-per-node=2 \\

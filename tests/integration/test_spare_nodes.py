@@ -11,7 +11,7 @@ from waiting import wait_for
 
 from testbed import shell
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 TRAINING = "$PAYLOAD/mnist_ddp.py --lr 0.001 --batch-size 20 --data . "
 

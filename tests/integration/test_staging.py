@@ -15,7 +15,7 @@ from waiting import left_after, wait_for
 
 from testbed.layout import NODES
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 
 @pytest.fixture(scope="module")

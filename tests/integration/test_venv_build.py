@@ -10,7 +10,7 @@ from easybuild_prefix import EasyBuildPrefix
 
 from testbed.recipes import LOCK
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 LINES = """dependencies = [('compiler/12', EXTERNAL_MODULE)]
 sources = ['greeting-1.0.tar.gz', 'greeting.txt']

@@ -14,7 +14,7 @@ from waiting import wait_for
 from testbed.environments.python import install
 from testbed.stand_ins.job_scripts import JOBS, submission
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 READ_EVENTS = """import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -6,7 +6,7 @@ from optional_packages import need
 
 from testbed.stand_ins.systems import HERE as STAND_INS
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 #: A job on two nodes with two slots each, which mpirun reads from Slurm.
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2 "

@@ -7,7 +7,7 @@ import pytest
 from distributions import sha256
 from image_site import flip_a_bit
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 
 def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_command(site, small_image, packages):

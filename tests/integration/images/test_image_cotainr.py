@@ -6,7 +6,7 @@ import pytest
 from distributions import sha256
 from image_site import write_root
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 
 def test_cotainr_runs_and_its_image_is_installed(site, testbed, small_image, packages, work):

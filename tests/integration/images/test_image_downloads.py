@@ -5,7 +5,7 @@ from image_site import flip_a_bit
 
 from testbed.stand_ins.registry import Registry
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 
 def test_a_download_is_kept_and_used_again_without_the_registry(site, registry):

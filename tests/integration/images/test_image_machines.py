@@ -6,7 +6,7 @@ import tarfile
 import pytest
 from image_site import make_layer
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 #: Names of machines as registries have them, and the machine that hosts of this kind do not have.
 OTHER = {"x86_64": ("arm64", "aarch64", 183), "aarch64": ("amd64", "x86_64", 62)}

@@ -5,7 +5,7 @@ import json
 import pytest
 from distributions import GREETING, sha256, write_sdist, write_wheel
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 #: Packed without compression, in seconds.
 LINES = """builddependencies = [('PyTorch', '{version}', '{suffix}')]

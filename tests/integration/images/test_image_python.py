@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 #: A torch in a home directory, which nobody may get.
 OLD_TORCH = 'raise SystemExit("the torch of ~/.local")\n'

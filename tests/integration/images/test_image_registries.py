@@ -5,7 +5,7 @@ from image_site import make_layer
 
 from testbed.stand_ins.registry import Registry
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 PASSWORD = "s3cret-of-the-registry"  # noqa: S105 (of a registry that lives as long as a test)
 

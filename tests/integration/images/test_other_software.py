@@ -11,7 +11,7 @@ from image_site import write_root
 
 from testbed.stand_ins.registry import ENVIRONMENT
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 LZ4 = 5  # the number of the compression in a SquashFS superblock
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-pytestmark = [pytest.mark.testbed, pytest.mark.thorough]
+pytestmark = [pytest.mark.testbed, pytest.mark.thorough, pytest.mark.early]
 
 PROGRAMS = "$PAYLOAD/fine_tune"
 LAUNCH = "srun -N2 -n2 conda-python-distributed"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from framework_page import commands
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 #: Framework to the program that replaces train.py.
 PROGRAMS = {

@@ -9,7 +9,7 @@ from framework_page import commands
 from framework_user import User
 from user_installation import Installation
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 TREE = Path(__file__).resolve().parents[3]
 #: A loss that falls, as the programs print it.

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from distributions import write_wheel
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 #: Packages of the local index: an old release that requires no torch, and later ones.
 RELEASES = [

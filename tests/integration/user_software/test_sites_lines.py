@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 #: LUMI-AI-Guide a7e3387, 02-setting-up-environment (create_venv.sh, run_venv.sh; create_squashfs.sh, run_squashfs.sh).
 LUMI = {

@@ -7,7 +7,7 @@ import sys
 import pytest
 from user_installation import IMPORT, THERE, pip_install
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 
 def test_a_new_environment_is_a_few_files_and_its_python_is_the_first(installation):

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from user_installation import IMPORT, THERE, pip_install
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 DEFAULTING = "Defaulting to user installation because normal site-packages is not writeable"
 

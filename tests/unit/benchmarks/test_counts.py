@@ -27,12 +27,14 @@ def count(tmp_path):
     return lambda *command: counts.count_instructions(Session(None, tmp_path), env, command)
 
 
+@pytest.mark.slow
 def test_a_program_counts_also_if_it_becomes_another_one_or_starts_others(count):
     true, both = count("/bin/true"), count("/bin/sh", "-c", "exec /bin/true")
     assert both == pytest.approx(true + count("/bin/sh", "-c", ":"), rel=0.05)
     assert count("/bin/sh", "-c", "/bin/true; /bin/true; :") > 2 * true
 
 
+@pytest.mark.slow
 def test_the_count_is_nearly_the_same_every_time_and_a_command_that_fails_is_an_error(count):
     first, second = (count("/bin/sh", "-c", "for i in 1 2 3; do echo $i; done") for _ in range(2))
     assert first == pytest.approx(second, rel=0.01)

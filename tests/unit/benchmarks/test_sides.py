@@ -71,6 +71,7 @@ def test_lone_runs_count_together_two_ranks_once_and_a_world_that_fell_apart_is_
         next(trainings.two_ranks(Programs(apart)))
 
 
+@pytest.mark.slow
 def test_the_textbooks_images_and_network_are_the_examples():
     torch = pytest.importorskip("torch")
     from training.data import digits_set, normalise

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 #: In place of a program: kills the command that calls it with everything that it started.
 KILL = "#!/bin/bash\nPATH=${{PATH#*:}}\n{}\nkill -9 0\n"
 

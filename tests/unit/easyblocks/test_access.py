@@ -12,6 +12,8 @@ from pytorch_install.access import check_access, first_unreadable
 from pytorch_install.python_base import require_readable
 from pytorch_install.tree import find_profile
 
+pytestmark = pytest.mark.early
+
 GROUP = grp.getgrgid(os.getegid()).gr_name
 
 

@@ -10,6 +10,8 @@ from easybuild.tools.config import ConfigurationVariables, install_path
 from easybuild.tools.version import VERSION
 from recipes import TREE
 
+pytestmark = pytest.mark.early
+
 MNIST = TREE / "easyconfigs" / "m" / "MNIST" / "MNIST-1998.eb"
 
 

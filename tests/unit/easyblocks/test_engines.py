@@ -9,6 +9,8 @@ import tomllib
 from easybuild.tools.build_log import EasyBuildError
 from recipes import TREE, both_syntaxes, command, module_text
 
+pytestmark = pytest.mark.early
+
 ENROOT, ENGINE, PODMAN, SHIFTER = (
     TREE / "easyconfigs" / "p" / "PyTorch" / f"PyTorch-{name}.eb"
     for name in (

@@ -9,6 +9,8 @@ import pytest
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.options import set_up_configuration
 
+pytestmark = pytest.mark.early
+
 #: One that loads libpython, and one that does not, on the machines of CI; others have one of both.
 PYTHONS = [sys._base_executable, "/usr/bin/python3"]
 

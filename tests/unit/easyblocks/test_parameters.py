@@ -9,6 +9,8 @@ from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_
 from easybuild.tools.build_log import EasyBuildError
 from recipes import RECIPES
 
+pytestmark = pytest.mark.early
+
 #: One recipe for each easyblock.
 OF_EASYBLOCKS = {
     re.search("easyblock = '(EB_.*)'", path.read_text())[1]: path for path in RECIPES if "/PyTorch/" in str(path)

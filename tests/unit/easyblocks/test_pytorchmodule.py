@@ -15,6 +15,8 @@ from recipes import CONTAINER, TREE, VENV, both_syntaxes, module_text, recipe
 from pytorch_install import runtime, tree
 from pytorch_install.parameters import check_path
 
+pytestmark = pytest.mark.early
+
 
 @pytest.mark.parametrize(
     ("there", "runtime", "binds"),

@@ -13,6 +13,8 @@ from recipes import VENV, command, recipe
 from pytorch_install import tree
 from pytorch_install.build_environment import modules_of_build
 
+pytestmark = pytest.mark.early
+
 HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
 CUDA_HOROVOD = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv.eb"
 SOURCES = "sources = ['%(name)s-%(version)s-cpu.txt']"
@@ -54,6 +56,7 @@ def test_a_build_gets_the_hosts_variables_and_a_missing_one_is_named_before_the_
         app.configure_step()
 
 
+@pytest.mark.slow
 def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easyblock, tmp_path, monkeypatch):
     for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from recipes import RECIPES, TREE
 
+pytestmark = pytest.mark.early
+
 each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
 
 
@@ -68,7 +70,7 @@ def test_a_lock_has_hashes_for_both_machines_and_declares_them(lock):
     assert len(set(re.findall(r"sha256:(\w+)", numpy))) == len(machines)
 
 
-@pytest.mark.parametrize("check", ["--check-contrib", "--dry-run"])
+@pytest.mark.parametrize("check", ["--check-contrib", pytest.param("--dry-run", marks=pytest.mark.slow)])
 def test_the_recipes_pass_easybuilds_own_check(check, tmp_path, lmod):
     eb = Path(sys.executable).with_name("eb")
     command = [eb, check, f"--include-easyblocks={TREE}/easyblocks/*.py", f"--prefix={tmp_path}"]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from distributions import write_wheel
 
+pytestmark = pytest.mark.early
+
 TREE = Path(__file__).resolve().parents[3]
 PROGRAM = TREE / "easyblocks" / "pytorch_install" / "programs" / "hold_packages.py"
 

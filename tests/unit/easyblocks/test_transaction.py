@@ -9,6 +9,8 @@ from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.transaction import Installation
 
+pytestmark = pytest.mark.early
+
 
 class Killed(BaseException):
     """What a kill looks like from inside: nothing after it happens."""

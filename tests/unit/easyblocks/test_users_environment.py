@@ -8,6 +8,8 @@ from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.user_software import UserSoftware
 
+pytestmark = pytest.mark.early
+
 
 def image_python(script):
     """The command of an image's Python that runs `script`, with TASK and BIND."""

@@ -13,6 +13,8 @@ from easybuild.tools.config import update_build_option
 
 from pytorch_install.parameters import machines_of
 
+pytestmark = pytest.mark.early
+
 #: Never asked, as pip is told to use no index.
 INDEX = "https://wheels.invalid/"
 
@@ -60,6 +62,7 @@ def test_a_directory_with_every_wheel_of_the_lock_needs_no_index_and_may_be_read
         fetch(lock, "/proc/self/wheels", directory)
 
 
+@pytest.mark.slow
 def test_wheels_with_other_hashes_are_replaced_whatever_constraints_a_loaded_module_has(
     index, directory, fetch, tmp_path, monkeypatch
 ):
@@ -75,6 +78,7 @@ def test_wheels_with_other_hashes_are_replaced_whatever_constraints_a_loaded_mod
         assert (directory / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE"])
 def test_a_wheel_without_a_hash_does_not_come_from_an_index_of_the_user(fetch, tmp_path, monkeypatch, place):
     made = {}
@@ -90,6 +94,7 @@ def test_a_wheel_without_a_hash_does_not_come_from_an_index_of_the_user(fetch, t
     assert sha256(made["recipe"]) in Path(requirements).read_text()
 
 
+@pytest.mark.slow
 def test_a_wheel_without_a_hash_comes_from_the_recipes_index_and_a_warning_names_it(
     fetch, index, tmp_path, capfd, monkeypatch
 ):
@@ -114,6 +119,7 @@ def test_a_wheel_without_a_hash_comes_from_the_recipes_index_and_a_warning_names
         fetch(lock)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pin", "index_of_recipe", "message"),
     [

@@ -11,6 +11,8 @@ from allreduce_check import Threshold
 from launching import run_code
 from training.distributed import World
 
+pytestmark = pytest.mark.slow
+
 RUN = """
 import allreduce_check as check
 {change}

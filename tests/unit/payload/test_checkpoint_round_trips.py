@@ -5,6 +5,8 @@ import torch
 from small_runs import NETWORKS, OPTIMIZERS, SCHEDULES, assert_continues, plain, small_run
 from torch import nn
 
+pytestmark = pytest.mark.slow
+
 
 def of_this_torch(cases):
     """The cases that this torch has, by their names."""

@@ -14,6 +14,8 @@ from torch import nn
 from training import TrainingError
 from training.checkpoint import Position
 
+pytestmark = pytest.mark.slow
+
 np = pytest.importorskip("numpy")
 
 

@@ -20,6 +20,8 @@ from training.data import (
 from training.data.idx import NAMES
 from training.distributed import World
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES
 

@@ -11,6 +11,8 @@ from launching import run_code, run_ranks
 from training import TrainingError
 from training.distributed import process_group, read_ranks, select_device
 
+pytestmark = pytest.mark.slow
+
 LAUNCHED = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "nid001001", "MASTER_PORT": "29400"}
 
 

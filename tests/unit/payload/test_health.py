@@ -30,6 +30,7 @@ mnist_ddp.main(mnist_ddp.parse_arguments({arguments!r}))
 REPORT = re.compile(r"^(.*)  slowest rank (\d) \((\S+)\): (\S+) ms alone per step, (\S+) times the median$", re.M)
 
 
+@pytest.mark.slow
 def test_a_rank_that_reads_slowly_is_named_after_the_epoch_and_in_the_metrics(small_mnist, tmp_path):
     line = ["--data", small_mnist, "--epochs", 1, "--batch-size", 8, "--health", "--modelpath", tmp_path / "run"]
     ranks = run_code(3, SLOW_RANK.format(arguments=list(map(str, line)), directory=str(tmp_path)))
@@ -69,6 +70,7 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world:
 """
 
 
+@pytest.mark.slow
 def test_with_shards_the_wait_for_a_slow_ranks_weights_is_not_time_alone(tmp_path):
     ranks = run_code(2, SHARDED.format(directory=str(tmp_path)))
     ((_, rank, _, ms, ratio),) = REPORT.findall(ranks[0].stdout)

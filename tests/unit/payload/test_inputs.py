@@ -46,11 +46,13 @@ def test_a_number_that_makes_no_sense_is_one_line_and_status_2(parse, monkeypatc
             assert len(errors) < 300, (option, errors[:300])
 
 
+@pytest.mark.slow
 def test_a_wrong_command_line_is_reported_by_rank_0_alone():
     ranks = run_ranks(2, "--timeout", "1e13", status=2)
     assert ranks[0].stderr.count("\n") == 1 and ranks[1].stderr == ""
 
 
+@pytest.mark.slow
 def test_the_longest_and_the_shortest_time_limit_are_ones_that_torch_can_compute_with(small_mnist):
     line = ("--epochs", 1, "--data", small_mnist, "--timeout")
     run_ranks(2, *line, "1e9")
@@ -83,6 +85,7 @@ program.main(program.parse_arguments(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["mnist_ddp", "lm_fsdp"])
 def test_a_directory_that_is_deleted_during_a_run_is_one_sentence(small_mnist, corpus, tmp_path, module):
     run = tmp_path / "run"

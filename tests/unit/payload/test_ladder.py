@@ -9,6 +9,8 @@ import pytest
 import torch
 from launching import PAYLOAD, launch, run_ranks
 
+pytestmark = pytest.mark.slow
+
 LINES = re.compile(
     r"""(?P<first>.*device \w+, torch \S+, data .*)
 epoch 1/2  loss (?P<loss>\d\.\d{4})  test accuracy \d+\.\d\d %  images/s \d+

@@ -32,6 +32,7 @@ def test_the_ranks_take_each_window_of_a_batch_once_and_all_the_same_number(size
     assert sorted(taken) == [10, 11, 12, 13, 14, 15]
 
 
+@pytest.mark.slow
 def test_the_sizes_have_about_as_many_parameters_as_their_names_tell():
     assert tuple(SHAPES) == SIZES
     for name, shape in SHAPES.items():

@@ -8,6 +8,8 @@ import torch
 from launching import run_model
 from training.metrics import read_epochs
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ("--size", "100K", "--steps", 8, "--interval", 2, "--context", 32, "--batch-size", 6, "--clip", 0.5)
 WORLDS = {
     "alone": (1,),

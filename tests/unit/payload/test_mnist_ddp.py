@@ -15,6 +15,8 @@ from small_runs import equal, weights
 from training.data import GlobalBatchSampler, load_dataset, normalise
 from training.distributed import World
 
+pytestmark = [pytest.mark.early, pytest.mark.slow]
+
 OUTPUT = re.compile(
     r"""world size (?P<size>\d+), backend gloo, device cpu, torch \S+, data \S+: 130 training and 31 test images
 epoch 1/2  loss (?P<loss>\d\.\d{4})  test accuracy \d+\.\d\d %  images/s \d+

@@ -15,6 +15,8 @@ from small_runs import equal, weights
 from training.checkpoint import Checkpoints, check_file, read
 from training.distributed import World
 
+pytestmark = [pytest.mark.early, pytest.mark.slow]
+
 #: 65 steps an epoch, so that ranks which agree at every 16th stop in the middle of one.
 SHORT = ("--epochs", 6, "--batch-size", 2, "--lr", 0.002)
 

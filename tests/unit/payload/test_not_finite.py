@@ -11,6 +11,8 @@ from training import NOT_FINITE
 from training.finite import are_finite
 from training.stopping import StopSignals
 
+pytestmark = pytest.mark.slow
+
 SENTENCE = rf"rank 0: the loss of [^\n]+ {NOT_FINITE}: (nan|inf)\. Use a smaller --lr[^\n]*\n"
 #: After some losses, all of one rank are infinite.
 DIVERGING = """

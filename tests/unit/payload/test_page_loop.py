@@ -8,6 +8,8 @@ import torch
 from launching import PAYLOAD, REPOSITORY, launch
 from small_runs import equal
 
+pytestmark = pytest.mark.slow
+
 #: A rank receives a signal at a step; with a small vision transformer in place of the page's regression, if wanted.
 CODE = """
 import os, signal, sys

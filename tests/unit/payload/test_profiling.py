@@ -11,6 +11,8 @@ from launching import run_model, run_ranks
 from training import TrainingError
 from training.profiling import Profile, covered
 
+pytestmark = pytest.mark.slow
+
 SHARES = re.compile(
     r"profile of rank (\d), 5 steps: computing (\S+) %, communication (\S+) %, data (\S+) %, idle (\S+) %"
 )

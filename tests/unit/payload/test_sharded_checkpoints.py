@@ -16,6 +16,8 @@ from small_runs import equal, flip_bit
 from training.sharded import Interval, ShardedCheckpoints, parse_interval
 from training.sharded.storage import find_damage
 
+pytestmark = pytest.mark.slow
+
 #: Of windows of 2 bytes the weights of places have 2 rows, so that one of three ranks has none.
 LINE = ("--size", "100K", "--steps", 9, "--interval", 3, "--every", 3, "--keep", 2, "--context", 2, "--batch-size", 8)
 #: A training that does not end by itself.

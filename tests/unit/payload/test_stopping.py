@@ -11,6 +11,8 @@ import torch
 from launching import PAYLOAD, run_code
 from training.stopping import SIGNALS, StopSignals
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def handlers():

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 SUITE = REPOSITORY / "tests" / "reframe"
 SITES = sorted({path.stem for path in (SUITE / "sites").glob("*.py")} - {"description"})

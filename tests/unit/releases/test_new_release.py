@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TREE = Path(__file__).resolve().parents[3]
 RECIPES = Path("easyconfigs/p/PyTorch")
 MACHINES = ("x86_64", "aarch64")

@@ -22,6 +22,8 @@ print(hold(*sys.argv[2:5]), flush=True)
 sys.stdin.read()
 """
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def port():

@@ -224,6 +224,7 @@ def random_node(choose, directory):
     return root, [{core + cores * thread for thread in range(threads)} for core in range(cores)], len(gpus)
 
 
+@pytest.mark.slow
 def test_shares_are_disjoint_complete_and_fair_on_nodes_of_any_shape(tmp_path):
     choose_at = random.Random(20250827)  # noqa: S311  (a repeatable test, no secret)
     crowded = by_gpu = 0

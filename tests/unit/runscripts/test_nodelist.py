@@ -30,6 +30,7 @@ def random_name(choose):
     return "".join(parts)
 
 
+@pytest.mark.slow
 def test_random_lists_mean_the_same_to_python_hostlist():
     choose = random.Random(SEED)  # noqa: S311  (a repeatable test, no secret)
     compared = {1: 0, 2: 0, 3: 0}

@@ -16,6 +16,8 @@ from programs import program
 from pytorch_launch import LaunchError
 from pytorch_stage import find_fault, find_files, on_node
 
+pytestmark = pytest.mark.early
+
 MEMORY = "/dev/shm"  # noqa: S108
 SHA = "0123456789abcdef" * 4
 RECORD = {"sha256": SHA}

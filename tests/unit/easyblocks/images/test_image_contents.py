@@ -9,6 +9,8 @@ import pytest
 from pytorch_install import runtime
 from pytorch_install.built_images import HOOK_CODE, LAYOUT
 
+pytestmark = pytest.mark.early
+
 NONE = '#!/bin/sh\necho "There is no runscript defined for this container\\n";\n'
 
 

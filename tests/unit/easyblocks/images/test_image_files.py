@@ -13,6 +13,8 @@ from fake_images import DIGEST, download, keep_commands, sif
 
 from pytorch_install.parameters import containerimage
 
+pytestmark = pytest.mark.early
+
 OTHER = "aarch64" if platform.machine() == "x86_64" else "x86_64"
 HERE = platform.machine()
 CODES = {"x86_64": b"02", "aarch64": b"04"}

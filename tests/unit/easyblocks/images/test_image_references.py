@@ -9,6 +9,8 @@ from easybuild.framework.easyconfig.easyconfig import process_easyconfig
 from easybuild.tools.build_log import EasyBuildError
 from fake_images import DIGEST, sif
 
+pytestmark = pytest.mark.early
+
 
 @pytest.mark.parametrize(
     ("reference", "repository"),

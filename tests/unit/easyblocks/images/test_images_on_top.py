@@ -13,6 +13,8 @@ from fake_images import sif
 from pytorch_install import built_images
 from pytorch_install.parameters import containerimage
 
+pytestmark = pytest.mark.early
+
 MODULE = "PyTorch/2.13.0-cpu-singularity"
 ON_TOP = "builddependencies = [('PyTorch', '2.13.0', '-cpu-singularity')]\n"
 HASH = "5d" * 32

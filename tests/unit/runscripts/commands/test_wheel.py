@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SHOW_PREFIX = "import os, sys; print(sys.prefix, os.environ['RANK'], os.environ['WORLD_SIZE'])"
 
 
