@@ -55,6 +55,7 @@ class ShardedCheckpoints(Checkpoints):
         self.began = time.monotonic()
         self.group: dist.ProcessGroup | None = None
         self.writing: Any = None  # the future of an asynchronous save
+        self.copies: dict = {}  # of the tensors, in host memory
         self.temporary = directory  # of the checkpoint that is being written
         self.step = -1  # of the newest checkpoint, complete or being written
 
@@ -117,9 +118,11 @@ class ShardedCheckpoints(Checkpoints):
         tensors, values = split_run(run)
         path = self.path_after(run.position.step)
         temporary = broadcast(temporary_name(path), self.world)
+        complete = partial(self.complete, temporary, path)
+        writer = ShardWriter(temporary, self.world, dump(values), complete, self.copies)
         self.writing = dcp.async_save(
             tensors,
-            storage_writer=ShardWriter(temporary, self.world, dump(values), partial(self.complete, temporary, path)),
+            storage_writer=writer,
             # of a tensor that all ranks have, such as a buffer, rank 0's: DistributedDataParallel uses that one
             planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
             process_group=self.group,

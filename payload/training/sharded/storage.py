@@ -11,11 +11,14 @@ import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import torch
+from torch import Tensor
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from training.accelerator import module_of
 from training.distributed import World
 from training.files import write_file
 
@@ -64,14 +67,39 @@ def find_damage(path: Path, world: World) -> str | None:
     return None
 
 
+@torch.no_grad()
+def copy_to_host(tensor: Tensor, copies: dict[str, Tensor], name: str) -> Tensor:
+    """Return a copy in host memory: of ``copies``, else new; of a DTensor the part of this rank is copied."""
+    part = getattr(tensor, "_local_tensor", tensor)
+    on_gpu = part.device.type != "cpu"
+    if name not in copies or copies[name].shape != tensor.shape:
+        memory = torch.empty_like(part, device="cpu", pin_memory=on_gpu and part.numel() > 0)
+        if part is not tensor:  # DTensor.from_local would move the part to the devices of the mesh
+            memory = type(tensor)(memory, tensor._spec, requires_grad=False)
+        copies[name] = memory
+    getattr(copies[name], "_local_tensor", copies[name]).copy_(part, non_blocking=on_gpu)
+    return copies[name]
+
+
 class ShardWriter(FileSystemWriter):
     """Writes the tensors of this rank to ``path``; on rank 0 then ``values``, and calls ``complete``."""
 
-    def __init__(self, path: Path, world: World, values: bytes | memoryview, complete: Callable[[], None]):
-        super().__init__(path)
+    def __init__(self, path: Path, world: World, values: bytes | memoryview, complete: Callable, copies: dict):
+        super().__init__(path, per_thread_copy_ahead=0)
+        self.copies = copies
         self.world = world
         self.values = values
         self.complete = complete
+
+    def stage(self, state_dict: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        """Return a copy that the training does not change, in the memory of the copy before: torch allocates twice."""
+        copied: dict[str, dict[str, Tensor]] = {}
+        for part, tensors in state_dict.items():
+            own = self.copies.setdefault(part, {})
+            copied[part] = {name: copy_to_host(tensor, own, name) for name, tensor in tensors.items()}
+        if self.world.device.type != "cpu":
+            module_of(self.world.device).synchronize()
+        return copied
 
     def write_data(self, plan, planner) -> Future[list[WriteResult]]:
         """Write the tensors of this rank, and the checksums of its files."""
