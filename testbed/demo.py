@@ -56,7 +56,7 @@ def demonstrate(layout):
 Done in {phases.seconds():.0f} s: test accuracy {accuracy[1]} %, {speed[-1]} images/s on 2 nodes.
 
 Time line
-{phases.table()}
+{"".join(phases.lines)}
 Directories
   software and modules   {layout.easybuild}
   cluster and its logs   {layout.cluster}
@@ -72,7 +72,7 @@ class Phases:
 
     def __init__(self):
         self.start = time.monotonic()
-        self.rows = []
+        self.lines = []
 
     def seconds(self):
         """The seconds since the start."""
@@ -80,21 +80,10 @@ class Phases:
 
     @contextlib.contextmanager
     def phase(self, title):
-        """Record the block as a phase, also if it fails."""
+        """Record the block as a phase."""
         begin = self.seconds()
-        try:
-            yield
-        finally:
-            self.rows.append((begin, self.seconds(), title))
-
-    def table(self):
-        """A line for each phase: its title, its seconds, and a bar of 50 characters for the whole time."""
-        width = 50 / self.seconds()
-        lines = []
-        for begin, end, title in sorted(self.rows):
-            bar = "#" * max(round((end - begin) * width), 1)
-            lines.append(f"  {title:<36} {end - begin:4.0f} s  {' ' * round(begin * width)}{bar}\n")
-        return "".join(lines)
+        yield
+        self.lines.append(f"  {begin:4.0f} s to {self.seconds():4.0f} s  {title}\n")
 
 
 def install(layout, obstacle, phases):
