@@ -19,6 +19,7 @@ SYSTEMS = {
     "Environment Modules": ("environment-modules", None),
     "Environment Modules 4.6.1": ("environment-modules", "bullseye"),
     "Environment Modules 5.5.0": ("environment-modules", "trixie"),
+    "Environment Modules 5.7.0": ("environment-modules", "forky"),
 }
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 

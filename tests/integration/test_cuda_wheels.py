@@ -1,4 +1,4 @@
-"""The recipes for NVIDIA GPUs with their own wheels, trained on CPUs: CUDA_WHEELS=1 allows 6 GB of downloads for each."""
+"""The recipes for CUDA with their own wheels, trained on CPUs: CUDA_WHEELS=1 allows 6 GB of downloads for each."""
 
 import os
 
