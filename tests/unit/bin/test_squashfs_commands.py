@@ -111,15 +111,6 @@ def test_a_program_that_fails_changes_nothing(installation, tmp_path):
     assert (installation.in_use(), installation.left()) == (files, {"1.0"})
 
 
-def test_without_mksquashfs_on_the_host_that_of_the_image_is_taken(installation):
-    (installation.programs / "mksquashfs").rename(installation.programs / "hidden")
-    assert "Install or load squashfs-tools" in one_sentence(installation.run("make-squashfs"))
-    text = (installation.programs / "singularity").read_text()
-    own = f'["{installation.programs}/hidden" if word == "mksquashfs" else word for word in command]'
-    installation.program("singularity", text.replace("    sys.exit", f"    command = {own}\n    sys.exit"))
-    pack(installation)
-
-
 @pytest.mark.parametrize(
     ("command", "variables", "message"),
     [
@@ -178,19 +169,6 @@ def test_a_directory_that_changed_after_packing_is_never_deleted_nor_overwritten
     (installation.directory / "venv" / "late.py").rename(installation.store / "late.py")
     assert installation.run("make-squashfs", "--clean").returncode == 0
     assert installation.left() == {"1.0.squashfs", "late.py"}
-
-
-@pytest.mark.parametrize("command", ["make-squashfs --clean", "unmake-squashfs"])
-def test_a_container_that_cannot_start_is_not_called_a_difference(installation, command):
-    pack(installation)
-    files, left = installation.in_use(), installation.left()
-    fatal = "#!/bin/bash\necho 'FATAL: fuse: device not found' >&2\nexit 255\n"
-    installation.program("singularity", fatal, installation.failing)
-    sentence = one_sentence(installation.run(*command.split()))
-    assert "cannot compare" in sentence
-    assert "nothing has changed: FATAL: fuse: device not found. Try on another node" in sentence
-    assert "delete" not in sentence
-    assert (installation.in_use(), installation.left()) == (files, left)
 
 
 @pytest.mark.parametrize(

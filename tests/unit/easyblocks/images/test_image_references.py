@@ -44,12 +44,6 @@ def test_an_image_that_is_not_named_as_it_must_be_is_refused_with_advice(image_o
         image_of(lines)
 
 
-def test_the_help_names_what_run_starts(container):
-    built, other = container("sources = ['a.def']"), container(f"image = 'docker://a/b@{DIGEST}'")
-    assert "run $SIF` starts a command, or Python without one" in built.cfg["usage"]
-    assert "run $SIF` starts its own entrypoint, if it has one" in other.cfg["usage"]
-
-
 def test_the_identity_changes_with_the_content_only(image_of):
     def identity(lines, **sources):
         fetched = [{"name": name, "sha256": checksum} for name, checksum in sources.items()]
