@@ -88,11 +88,3 @@ def test_environment_modules_reload_ours_and_the_modules_beside_it(site, tmp_pat
     assert values(again) == values(loaded)
     assert values(again)["OTHER"] == "1"
     assert snapshot(after) == snapshot(before)
-
-
-def test_a_tcl_module_loads_and_unloads_under_lmod(modules_of, tmp_path):
-    site = modules_of("Lmod", "Tcl")[CONTAINER]
-    script, before, loaded, after = recorded(tmp_path, "", f"module load {site.name}", f"module unload {site.name}")
-    site.run(script)
-    assert values(loaded)["SIF"].startswith(str(site.installation))
-    assert snapshot(after) == snapshot(before)

@@ -86,17 +86,6 @@ sanity_check_commands = [
     )
 
 
-def test_the_users_package_takes_precedence_in_an_image_that_sets_pythonpath(installation, wheels):
-    find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-    image = installation.run(f'python -c "{find}"').strip().rpartition("/")[0]
-    installation.add(wheels, "networkx")
-    output = installation.run(
-        f"""export SINGULARITYENV_PYTHONPATH={image} APPTAINERENV_PYTHONPATH={image}
-python -c 'import networkx; print(networkx.__file__)'"""
-    )
-    assert output.startswith("/user-software/")
-
-
 def test_start_shell_runs_a_command_or_gives_a_prompt_inside_the_image(installation):
     inside = "echo inside $APPTAINER_NAME"
     assert installation.run(f"start-shell -c '{inside}'") == f"inside {installation.image.name}\n"

@@ -54,14 +54,6 @@ def test_without_the_module_a_command_has_what_the_module_sets(installed, before
     assert given.get("APPTAINER_BIND", "").strip(",") == ("" if before == "nothing" else "/mine")
 
 
-def test_packed_user_software_and_a_users_own_binds_are_mounted_without_the_module(installed):
-    installed.user_software.with_name("1.0.squashfs").touch()
-    packed = f"{installed.user_software}.squashfs:/user-software:ro,image-src=.,/mine"
-    assert installed.environment(APPTAINER_BINDPATH="/mine")["APPTAINER_BINDPATH"].endswith(packed)
-    (installed.user_software / ".unpacked").touch()
-    assert installed.environment()["APPTAINER_BINDPATH"].endswith(f"{installed.user_software}:/user-software")
-
-
 @pytest.mark.parametrize("name", ["APPTAINER_BIND", "SINGULARITY_BIND"])
 def test_a_job_that_an_image_submitted_names_the_line_that_it_begins_with(installed, name):
     variables = {**installed.loaded, name: "/mine,/runscripts,/payload"}
@@ -73,13 +65,6 @@ def test_a_job_that_an_image_submitted_names_the_line_that_it_begins_with(instal
     assert given["APPTAINERENV_PREPEND_PATH"] == "/runscripts:/x"
     given = installed.environment(**installed.loaded, **note, APPTAINERENV_PREPEND_PATH="/user-software/bin")
     assert given["APPTAINERENV_PREPEND_PATH"] == "/user-software/bin"
-
-
-@pytest.mark.parametrize("home", ["", "relative"])
-def test_without_the_module_a_home_that_is_no_absolute_path_is_an_error(installed, home):
-    rank = installed.start("env", HOME=home)
-    assert rank.communicate()[1] == f"env: HOME is not an absolute path: '{home}'. Export HOME\n"
-    assert rank.returncode == 2
 
 
 def test_the_runtime_of_the_installation_is_used_if_path_has_none(installed):

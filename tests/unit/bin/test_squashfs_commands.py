@@ -156,21 +156,6 @@ def test_names_that_another_user_created_beside_the_directory_are_not_used(insta
     assert {path.name for path in public.iterdir()} == {"env", "env.sqsh", "precious", name}
 
 
-def test_a_directory_that_changed_after_packing_is_never_deleted_nor_overwritten(installation):
-    pack(installation)
-    cache = installation.directory / "venv" / "__pycache__"
-    cache.mkdir()
-    (cache / "module.pyc").touch()  # bytecode that running jobs write is no change
-    (installation.directory / "venv" / "late.py").write_text("pip in a shell with the module from before\n")
-    for command in ("unmake-squashfs", "make-squashfs --clean"):
-        sentence = one_sentence(installation.run(*command.split()))
-        assert f"differs from the packed file (Only in {installation.directory}/venv: late.py). Delete it" in sentence
-        assert f"delete {installation.packed} to use the directory" in sentence
-    (installation.directory / "venv" / "late.py").rename(installation.store / "late.py")
-    assert installation.run("make-squashfs", "--clean").returncode == 0
-    assert installation.left() == {"1.0.squashfs", "late.py"}
-
-
 @pytest.mark.parametrize(
     ("path", "change"),
     [

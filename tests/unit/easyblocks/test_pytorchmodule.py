@@ -112,12 +112,6 @@ def test_the_error_names_the_python_that_a_venv_lacks(easyblock, edited):
         app.configure_step()
 
 
-def test_an_extended_dry_run_is_refused_as_it_would_change_files(easyblock):
-    update_build_option("extended_dry_run", True)
-    with pytest.raises(EasyBuildError, match="with --extended-dry-run. Run `eb --dry-run`"):
-        easyblock(recipe(VENV))
-
-
 def test_the_recipes_commands_are_offered_and_python_and_pip_with_their_version(easyblock, edited, monkeypatch):
     commands = "toolchain = SYSTEM\ncommands = ['pip', 'python', 'no-such']"
     app = easyblock(edited(CONTAINER, "toolchain = SYSTEM", commands))
@@ -163,13 +157,6 @@ def test_stop_after_the_install_step_restores_the_previous_module(easyblock, mon
         app.run_step("install", [lambda app: app.make_installdir, lambda app: app.install_step])
     assert module.exists() and (root / "old").exists() and not (root / "payload").exists()
     assert "is as it was before" in capsys.readouterr().out
-
-
-def test_two_installations_of_a_version_have_their_own_directories_of_users_packages(easyblock):
-    app = easyblock(recipe(VENV))
-    first = module_text(app)
-    app.installdir += "/elsewhere"
-    assert len(set(re.findall(r"-([0-9a-f]{8})\b", first + module_text(app)))) == 2
 
 
 @pytest.mark.parametrize("character", " ,:'\"$`\\\t%")

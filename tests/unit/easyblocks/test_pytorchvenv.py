@@ -1,6 +1,5 @@
 """Virtual environments: source packages, modules and Python of the build, packed files, and commands in bin/."""
 
-import os
 import re
 import subprocess
 
@@ -12,7 +11,6 @@ from pytorch_install.build_environment import modules_of_build
 
 pytestmark = pytest.mark.early
 
-HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
 CUDA_HOROVOD = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv.eb"
 SOURCES = "sources = ['%(name)s-%(version)s-cpu.txt']"
 
@@ -49,19 +47,6 @@ def test_a_build_gets_the_hosts_variables_and_a_missing_one_is_named(easyblock, 
     assert (values["HOROVOD_NCCL_HOME"], values["HOROVOD_GPU_OPERATIONS"]) == ("/opt/nccl", "NCCL")
     with pytest.raises(EasyBuildError, match=r"\$NCCL_PATH is not set, but horovod is built with .*HOROVOD_NCCL_HOME"):
         app.source_packages[0].variables_of_build(1)
-
-
-@pytest.mark.slow
-def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easyblock, tmp_path, monkeypatch):
-    for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
-    package = easyblock(recipe(HOROVOD)).source_packages[0]
-    with pytest.raises(
-        EasyBuildError,
-        match=r"Fetching horovod-0\.28\.1\.tar\.gz with pip failed: ERROR: No matching "
-        rf"distribution .*put the file into {tmp_path}/here",
-    ):
-        package.fetch(str(tmp_path / "here"), [])
 
 
 def modules(before, during, dependencies=(), build_dependencies=(), of_login=""):

@@ -189,11 +189,6 @@ def test_pip_is_recognized_however_it_is_started(environment, start):
     assert environment.run(python, "-c", code, "pip", "install", "torch") == "-c pip install torch\n"
 
 
-def test_an_older_release_that_fits_is_installed(environment):
-    environment.pip("install", "later")
-    assert environment.versions() == {"later": "1.0"}
-
-
 def test_for_another_environment_pip_does_as_there(environment, tmp_path):
     plain = tmp_path / "plain"
     make_environment(plain)

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from easybuild.easyblocks.generic.lockedvenv import Wheels
-from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 from fake_images import sif
 
@@ -64,20 +63,6 @@ def source_of(container, runtime, installed, tmp_path):
     return make
 
 
-def test_the_base_is_loaded_to_find_its_image_and_unloaded_before_the_build(container, installation, monkeypatch):
-    app = container(f"{ON_TOP}sources = ['lock.txt']")
-    unloaded = []
-
-    def load(*_, **__):
-        monkeypatch.setenv("EBROOTPYTORCH", str(installation))
-        monkeypatch.setenv("SIF", str(installation / "base.sif"))
-
-    monkeypatch.setattr(EasyBlock, "prepare_step", load)
-    monkeypatch.setattr(app.modules_tool, "unload", unloaded.extend)
-    app.prepare_step()
-    assert (app.image.base.image, unloaded) == (str(installation / "base.sif"), [MODULE])
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -105,20 +90,6 @@ def test_a_definition_file_can_be_built_on_the_image_of_the_module(container, in
     source.build()
     assert f"BASE={installed.image}" in commands[0]
     assert source.identity.endswith(f"base={installed.record['sha256']}")
-
-
-@pytest.mark.parametrize("lost", ["image.json", "python_version"])
-def test_a_module_without_the_records_of_an_image_is_no_base(prefix, installation, lost):
-    path = installation / "provenance" / "image.json"
-    record = json.loads(path.read_text())
-    path.unlink()
-    if lost in record:
-        del record[lost]
-        path.write_text(json.dumps(record))
-    with pytest.raises(EasyBuildError, match=f"{MODULE} cannot be the base of an image: .*Name a container module"):
-        built_images.read_base(MODULE, str(installation), str(installation / "base.sif"))
-    with pytest.raises(EasyBuildError, match="cannot be the base of an image"):  # a venv module sets no SIF
-        built_images.read_base(MODULE, str(installation), None)
 
 
 def test_pip_gets_the_versions_that_the_base_keeps(source_of, monkeypatch):
