@@ -1,5 +1,6 @@
 """The commands of docs/frameworks.md for DeepSpeed, torchtitan, Ray Train, submitit, Hydra and Dask."""
 
+import json
 import re
 from pathlib import Path
 
@@ -44,6 +45,33 @@ def test_deepspeed_trains_in_all_stages(compiling_user):
         ranks = re.findall(rf"^rank (\d) of 4, sum of ranks 6, {LOSSES}$", output, re.MULTILINE)
         assert sorted(rank for rank, *_ in ranks) == ["0", "1", "2", "3"]
         assert all(falls(*losses) for _, *losses in ranks)
+
+
+SMALL = (
+    "--model.hf_assets_path tokenizer --training.dataset_path text --training.steps 10 --training.seq_len 64 "
+    "--training.local_batch_size 2 --training.mixed_precision_param float32"
+)
+
+
+@pytest.mark.thorough
+def test_torchtitan_trains_where_a_gpu_is_replaced_and_else_asks_for_one(user):
+    user.install("torchtitan")
+    user.run("pip install --quiet triton")  # torch for GPUs brings it
+    (launch,) = commands("torchtitan", "Launch")
+    assert "module 'torch._C' has no attribute '_cuda_setDevice'" in user.run_unchecked(f"{launch} 2>&1").stdout
+    user.program("titan_tokenizer.py")
+    user.run("python train.py tokenizer")
+    (user.directory / "text").mkdir()
+    text = "to be, or not to be, that is the question; " * 40
+    (user.directory / "text" / "data.json").write_text("\n".join([json.dumps({"text": text})] * 200))
+    user.program("titan_on_cpus.py")
+    line = launch.replace("-u -m torchtitan.train", "--virtual-local-rank -u train.py")
+    assert line != launch
+    losses = re.findall(r"step: +(\d+) .*?loss: +([\d.]+)", user.run(f"{line} {SMALL} 2>&1"))
+    assert [step for step, _ in losses] == ["1"] * 4 + ["10"] * 4
+    first, last = ({loss for number, loss in losses if number == step} for step in ("1", "10"))
+    assert (len(first), len(last)) == (1, 1)  # each rank prints the mean over all
+    assert falls(*first, *last)
 
 
 @pytest.mark.thorough
