@@ -91,12 +91,6 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
             self.image.base = built_images.read_base(module, get_software_root(self.name), os.environ.get('SIF'))
             self.modules_tool.unload([module])
 
-    def configure_step(self):
-        """Check for a container runtime before the long steps; compare with the base, which is known now."""
-        super().configure_step()
-        if built_images.base_dependency(self.cfg):
-            self.fetch_image()
-
     def build_step(self):
         """Build the image, unless it is a file already or the installed one is the same."""
         if not self.image.is_kept:
@@ -141,14 +135,10 @@ class EB_PyTorchContainer(SourcePackageSteps, InstalledImage, EB_PyTorchModule, 
 
     @property
     def notes(self):
-        """What `run` starts, and the variable for binds, besides pip."""
-        started = 'its own entrypoint, if it has one'
-        if isinstance(self.image, built_images.BuiltImage):
-            started = 'a command, or Python without one'
+        """The variable for binds, besides pip."""
         # Apptainer has its own variable, even if its command is singularity
         prefix = 'APPTAINER' if which('apptainer') else 'SINGULARITY'
-        return ('`%s` starts %s' % (self.launch.strip().replace('exec', 'run'), started),
-                'More directories in the image: export %s_BIND=/data' % prefix,
+        return ('More directories in the image: export %s_BIND=/data' % prefix,
                 '`pip install <name>` installs into $CONTAINERROOT/user-software; with --user, if you cannot write '
                 'there, into $PYTHONUSERBASE')
 

@@ -6,7 +6,6 @@ It fetches locked Python wheels, installs runscripts, payload and cluster profil
 and writes the part of the module that does not depend on the runtime.
 """
 import os
-import re
 import stat
 import sys
 
@@ -23,7 +22,7 @@ sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 from pytorch_install import tree  # noqa: E402 (the line before; it checks EasyBuild's version)
 
 # isort: split
-from easybuild.easyblocks.generic.containerimage import run_command, source_names  # noqa: E402
+from easybuild.easyblocks.generic.containerimage import last_line, run_command  # noqa: E402
 from easybuild.easyblocks.generic.lockedvenv import find_lock  # noqa: E402
 
 from pytorch_install import interface, parameters, runtime  # noqa: E402
@@ -90,30 +89,24 @@ class EB_PyTorchModule(EasyBlock):
 
     @property
     def lock(self):
-        """EasyBuild's record of the lock among the sources, before the fetch step only its name; None without one."""
-        sources = self.src or [{'name': name} for name in source_names(self.cfg)]
-        return find_lock(sources, self.cfg.path)
+        """EasyBuild's record of the lock among the sources; None without one."""
+        return find_lock(self.src, self.cfg.path)
 
     @property
     def image_commands(self):
         """Commands of the image that bin/ offers on the host; those of Python and pip also with Python's version."""
-        names, code = self.cfg['commands'], "import sys; print('version: %d.%d' % sys.version_info[:2])"
-        output = run_command([*self.runtime_python(), '-c', code], hidden=True).output
-        version = re.search(r'^version: (.*)', output, re.MULTILINE)[1]
+        names = self.cfg['commands']
+        code = "import sys; print('%d.%d' % sys.version_info[:2])"
+        version = last_line(run_command([*self.runtime_python(), '-c', code], split_stderr=True, hidden=True).output)
         return [*names, *(name + version for name in ('python', 'pip') if name in names)]
 
     def post_init(self):
         """
-        Check the machines of recipe and lock, and clean up after an `eb` that was killed.
+        Check the machine, and clean up after an `eb` that was killed.
 
         EasyBuild has no step between taking its lock and fetching sources; this method is the only place.
         """
-        parameters.check_machine(os.path.basename(self.cfg.path), self.cfg['machines'],
-                                 "Install it on such a host, or choose a recipe for this one")
-        if self.lock:
-            path = os.path.join(os.path.dirname(self.cfg.path), self.lock['name'])
-            parameters.check_machine(path, parameters.machines_of(path),
-                                     "Add the hashes of this machine's wheels, or choose another recipe")
+        parameters.check_machine(os.path.basename(self.cfg.path), self.cfg['machines'])
         super().post_init()
         if not build_option('ignore_locks'):
             self.installation.recover()
@@ -174,7 +167,9 @@ class EB_PyTorchModule(EasyBlock):
     def make_module_extra(self, *args, **kwargs):
         """Add conflicts first; subclasses add `shared_statements`, and the runtime's own after them."""
         generator = self.module_generator
-        txt = interface.conflicts(generator, self.cfg['conflicts']) + interface.template(generator, 'values')
+        txt = interface.template(generator, 'values')
+        if self.cfg['conflicts']:
+            txt = interface.template(generator, 'conflicts', {'names': self.cfg['conflicts']}) + txt
         return txt + super().make_module_extra(*args, **kwargs)
 
     def shared_statements(self):

@@ -12,7 +12,7 @@ from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_environment
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option
-from easybuild.tools.filetools import compute_checksum, remove_file, which, write_file
+from easybuild.tools.filetools import compute_checksum, which, write_file
 
 from pytorch_install import build_environment, interface
 from pytorch_install.python_base import make_base
@@ -46,7 +46,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         return [name + version for name in ('python', 'pip') for version in versions]
 
     def configure_step(self):
-        """Check for jobs that use the installation, for the locked Python, and for the variables of the builds."""
+        """Check for jobs that use the installation, and for the locked Python."""
         name = os.path.basename(self.cfg.path)
         if self.installation.is_restored and not build_option('force'):
             raise EasyBuildError("%s is as it was before an `eb` that was killed. To install it again, run "
@@ -56,8 +56,6 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
                                  "uses it, run `eb --force %s`; to keep both, install it with another 'versionsuffix'",
                                  self.full_mod_name, name)
         super().configure_step()
-        for package in self.source_packages:
-            package.environment(os.environ)
         if self.cfg['packed'] and not which('mksquashfs'):
             raise EasyBuildError("mksquashfs not found on PATH, and the recipe has packed = True. Install or load "
                                  "squashfs-tools, or remove the parameter")
@@ -126,18 +124,9 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         """Add the packed file, the names of EasyBuild's own Python module, and search paths."""
         generator = self.module_generator
         txt = super().make_module_extra(*args, **kwargs) + self.shared_statements()
-        # with --module-only, an earlier installation may lack it
-        if self.cfg['packed'] and os.path.exists(os.path.join(self.installdir, PACKED)):
+        if self.cfg['packed']:
             txt += interface.installed(generator, 'PYTORCH_PACKED', PACKED)
-        # EasyBuild's easyblocks for bundles of Python packages require a module with these names
-        txt += interface.installed(generator, 'EBROOTPYTHON', 'venv')
-        version = self.record_of_build()['python']['version']
-        txt += interface.installed(generator, 'EBVERSIONPYTHON', version, relpath=False)
-        # that of another module replaces the standard library of each Python; only where it is set, as a Python older
-        # than 3.7 does not start with an empty one
-        where_set = {'Lua': 'if os.getenv("PYTHONHOME") then\n    %send\n',
-                     'Tcl': 'if {[info exists env(PYTHONHOME)]} {\n    %s}\n'}[generator.SYNTAX]
-        txt += where_set % interface.pushenv(generator, {'PYTHONHOME': ''})
+        txt += interface.template(generator, 'python', version=self.record_of_build()['python']['version'])
         lists = {'directories': ['venv/bin', 'bin']}
         return txt + interface.template(generator, 'commands', lists, users='bin', more='')
 
@@ -158,7 +147,6 @@ def pack(installdir, mksquashfs_args, parallel):
     """Pack an installation into a file in it with a number of cores, and record the file's SHA-256."""
     path = os.path.join(installdir, PACKED)
     part = path + '.part'
-    remove_file(part)
     run_command(['mksquashfs', installdir, part, '-noappend', '-no-progress', '-no-xattrs', '-all-root',
                  '-processors', str(parallel or 1), *shlex.split(mksquashfs_args),
                  '-p', MARKER + ' f 444 0 0 true', '-e', PACKED, os.path.basename(part)], hidden=True)

@@ -436,7 +436,6 @@ class Registry(Image):
     def pull(self, part, cache):
         """Let the runtime download and convert the image."""
         mkdir(cache, parents=True)
-        remove_file(part)
         print_msg("image %s: fetching..." % self.reference)
         result = run_command(*self.command(part, cache), fail_on_error=False, hidden=True, stream_output=True)
         if result.exit_code != 0:

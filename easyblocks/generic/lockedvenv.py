@@ -12,7 +12,6 @@ import os
 import re
 import sys
 import tempfile
-from urllib.parse import unquote
 
 from easybuild.base import fancylogger
 from easybuild.framework.easyblock import EasyBlock
@@ -189,16 +188,12 @@ def read_pylock(path, python_version):
     if markers and not any(applies(marker, releases, groups, path) for marker in markers):
         raise EasyBuildError("%s is not for Python %s on this machine, but for: %s. Lock again", path, python_version,
                              ' or '.join(markers))
-    pins = {}
+    pins = []
     for entry in content.get('packages', []):
         marker = entry.get('marker')
-        if marker and not applies(marker, releases, groups, path):
-            continue
-        if entry['name'] in pins:
-            raise EasyBuildError("%s has two entries of %s for Python %s. Lock again", path, entry['name'],
-                                 python_version)
-        pins[entry['name']] = pin_of(entry, path)
-    return list(pins.values())
+        if not marker or applies(marker, releases, groups, path):
+            pins.append(pin_of(entry, path))
+    return pins
 
 
 def load_toml(path):
@@ -250,15 +245,10 @@ def applies(marker, releases, groups, path):
 
 def pin_of(entry, path):
     """Pin of an entry of pylock.toml."""
-    hashes = []
-    for wheel in entry.get('wheels', []):
-        name = wheel.get('name') or unquote(os.path.basename(wheel.get('url') or wheel.get('path')))
-        if not name.endswith('.whl') or 'sha256' not in wheel['hashes']:
-            raise EasyBuildError("%s: %s is not a wheel with a SHA-256. Lock again", path, name)
-        hashes.append(wheel['hashes']['sha256'])
-    if not (hashes and 'version' in entry):
-        raise EasyBuildError("%s: %s has no wheel, or no version: only wheels are installed. Build one, and lock it "
-                             "instead of sources and directories", path, entry['name'])
+    hashes = [wheel['hashes'].get('sha256') for wheel in entry.get('wheels', [])]
+    if 'version' not in entry or not hashes or None in hashes:
+        raise EasyBuildError("%s: %s has no version, or no wheels with SHA-256: only wheels are installed. Build one, "
+                             "and lock it instead of sources and directories", path, entry['name'])
     return Pin(entry['name'], entry['version'], hashes)
 
 

@@ -20,7 +20,7 @@ from easybuild.easyblocks.generic.containerimage import (
     split_pinned,
 )
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.filetools import compute_checksum, copy_file, mkdir, read_file, remove_file, which, write_file
+from easybuild.tools.filetools import copy_file, mkdir, read_file, remove_file, which, write_file
 
 from pytorch_install.images import RECORD
 from pytorch_install.programs.hold_packages import HOOK, LINE, OF_IMAGE
@@ -68,14 +68,14 @@ class BuiltImage(Image):
 
     @property
     def identity(self):
-        """Sources, parameters, layout and base."""
+        """Sources, parameters, layout and base; as the fetch step has no base yet, an image on top is built anew."""
         parts = []
         for source in [*self.block.records, *self.block.patches]:
             parts.append('%s=%s' % (source['name'], source.get('sha256')))
         for name in self.INGREDIENTS:
             value = self.recipe[name]
             if value:
-                parts.append('%s=%s' % (name, list(value) if isinstance(value, tuple) else value))
+                parts.append('%s=%s' % (name, value))
         parts.append('layout=' + hashlib.sha256(LAYOUT.encode()).hexdigest()[:8])
         if self.base:
             parts.append('base=' + self.base.record['sha256'])
@@ -169,7 +169,6 @@ class DefinitionFile(BuiltImage, Definition):
         options = []
         wheels = self.block.wheels
         if self.base:
-            verify_base(self.base)
             base = self.base.image
         elif self.recipe['debian_release']:
             base = debian_base(self.recipe['debian_release'], self.recipe['debian_packages'], self.builddir)
@@ -229,15 +228,8 @@ class PackagesOnTop(BuiltImage):
         """The sources and the base."""
         return '%s on %s' % (super().reference, base_dependency(self.recipe))
 
-    def fetch(self):
-        """Check the recipe."""
-        if not (self.block.lock or self.recipe['source_packages']):
-            raise EasyBuildError("%s names %s as base, but no lock in 'sources'. Add the lock of the packages to "
-                                 "install on top", self.recipe.path, base_dependency(self.recipe))
-
     def build(self):
         """Copy the base's image, and install into the copy."""
-        verify_base(self.base)
         self.repack(self.base.image, self.block.wheels)
 
 
@@ -272,20 +264,17 @@ def archives_of_host(release):
     lines = []
     for line in result.output.splitlines():
         words = line.split()
-        if len(words) == 3 and words[1] in suites and words[2] == 'main':
+        if words[1] in suites and words[2] == 'main':
             lines.append('deb %s\n' % line)
     return lines
 
 
 def base_dependency(easyconfig):
     """Module, as users load it, whose image is the base: the build dependency of the same software; or None."""
-    found = [dependency for dependency in easyconfig.dependencies() if dependency['name'] == easyconfig['name']]
-    names = ', '.join(dependency['short_mod_name'] for dependency in found)
-    if len(found) > 1 or not all(dependency['build_only'] for dependency in found):
-        raise EasyBuildError("%s names %s. One PyTorch module can be the base of an image: name it in "
-                             "'builddependencies', as it cannot be loaded together with this one",
-                             easyconfig.path, names)
-    return names or None
+    for dependency in easyconfig.builddependencies():
+        if dependency['name'] == easyconfig['name']:
+            return dependency['short_mod_name']
+    return None
 
 
 def read_base(module, directory, image):
@@ -296,13 +285,3 @@ def read_base(module, directory, image):
         raise EasyBuildError("%s cannot be the base of an image: it has no image with a record (%s). Name a container "
                              "module of EB_PyTorchContainer", module, path)
     return Base(module, image, record, os.path.join(directory, 'constraints.txt'))
-
-
-def verify_base(base):
-    """Stop unless the base's image is as it was installed."""
-    found = compute_checksum(base.image)
-    expected = base.record['sha256']
-    if found != expected:
-        raise EasyBuildError("%s, the image of %s, has changed since its installation: it has SHA-256 %s, expected %s. "
-                             "Install it again with `eb --rebuild %s`",
-                             base.image, base.module, found, expected, base.record['easyconfig'])

@@ -7,11 +7,10 @@ import json
 import os
 
 from easybuild.easyblocks.generic.containerimage import run_command
-from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
+from easybuild.tools.build_log import print_msg, print_warning
 from easybuild.tools.config import build_option
 from easybuild.tools.filetools import compute_checksum
 
-from pytorch_install.parameters import check_machine
 from pytorch_install.runtime import read_json, write_json
 from pytorch_install.transaction import keep_file
 
@@ -21,9 +20,6 @@ RECORD = 'image.json'
 # What image.json has of the image's Python.
 PYTHON = ("import json, platform, sys; "
           "json.dump({'python': sys.executable, 'python_version': platform.python_version()}, sys.stdout)")
-
-# `uname -m` by the codes in SIF headers: https://github.com/apptainer/sif, pkg/sif/arch.go
-MACHINES = {b'02': 'x86_64', b'04': 'aarch64', b'06': 'ppc64le'}
 
 
 class InstalledImage:
@@ -41,7 +37,6 @@ class InstalledImage:
         record = read_json(os.path.join(os.path.dirname(installed), 'provenance', RECORD))
         if not image.digest:  # a digest in the recipe identifies the image without a download
             image.fetch()
-            self.require_recorded(record)
         image.is_kept = record.get('identity') == image.identity and is_undamaged(installed, record['sha256'])
         if image.is_kept:
             image.checksum = record['sha256']
@@ -49,18 +44,6 @@ class InstalledImage:
             return
         if image.digest:
             image.fetch()
-        if image.file.endswith('.sif') and os.path.isfile(image.file):
-            check_machine(image.file, machines_of_image(image.file), "Choose another image")
-
-    def require_recorded(self, record):
-        """Stop if a file that the site provides without a checksum is another one than the installed one."""
-        image = self.image
-        if self.cfg['image'] != image.name or self.cfg['image_checksum']:
-            return
-        if record.get('source') == image.reference and record.get('sha256') != image.checksum:
-            raise EasyBuildError("%s has changed since its installation: it has SHA-256 %s; recorded: %s. Restore the "
-                                 "earlier image, or accept this one with image_checksum = '%s' in the recipe",
-                                 image.file, image.checksum, record.get('sha256'), image.checksum)
 
     def install_runtime(self):
         """Install the image, or keep the previous installation's."""
@@ -79,13 +62,6 @@ def is_undamaged(path, checksum):
         return True
     print_warning("%s is damaged: its SHA-256 has changed since its installation. Installing it again", path)
     return False
-
-
-def machines_of_image(path):
-    """Machines (`uname -m`) that a SIF image is for; none if its header names none."""
-    with open(path, 'rb') as file:
-        header = file.read(47)
-    return [machine for code, machine in MACHINES.items() if header[45:47] == code]
 
 
 def write_provenance(image, path, python, version):

@@ -11,7 +11,9 @@ from easybuild.tools.config import install_path
 from easybuild.tools.filetools import read_file
 
 from pytorch_install.runtime import HELD
-from pytorch_install.tree import PARTS
+
+# Statements of modules with values to fill in.
+TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'modulefiles')
 
 # File in the installation with the module's variables, for commands that run by their path without it.
 RECORDED = 'module.bash'
@@ -50,10 +52,7 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
 
     :param activation: commands that activate the environment, by the variables that hold them
     """
-    directories = {'CONTAINERROOT': ''}
-    for part in PARTS:
-        directories.update({part.upper(): part, part.upper() + name.upper(): part})
-    txt = ''.join(installed(generator, variable, path) for variable, path in directories.items())
+    txt = template(generator, 'directories')
     # the user's shell expands a $NAME in it
     txt += pushenv(generator, activation)
     lists = pip_lists(installdir)
@@ -62,8 +61,10 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     txt += generator.set_environment('__PYTORCH_RUNTIME', built_for(version))
     txt += template(generator, 'active')
     # last, so that a profile of the site takes precedence
-    txt += profile_path(generator)
-    return txt + load_profile(generator, 'cluster/' + cluster)
+    txt += template(generator, 'profile', cluster=cluster)
+    if generator.SYNTAX == 'Tcl':  # EasyBuild's statement depends on the module tool
+        txt += generator.load_module('cluster/' + cluster, recursive_unload=True)
+    return txt
 
 
 def pip_lists(installdir):
@@ -90,32 +91,6 @@ def built_for(version):
     return '%s %s' % ({'cuda': 'CUDA', 'rocm': 'ROCm'}[found[1]], found[2])
 
 
-def profile_path(generator):
-    """
-    The statement that adds the installation's cluster profile to MODULEPATH.
-
-    `module reload` of Environment Modules unloads all modules and loads them in their order: the profile precedes this
-    module then, and would not be found.
-    """
-    statement = generator.append_paths('MODULEPATH', ['modulefiles'])
-    if generator.SYNTAX == 'Lua':
-        return statement
-    # Lmod has no such command
-    is_other = 'if {[catch {module-info command} command] || $command ne "reload"} {\n    %s}\n'
-    return is_other % statement.lstrip()
-
-
-def load_profile(generator, name):
-    """
-    The statement that loads the cluster profile.
-
-    In Lua not depends_on, EasyBuild's default: for its check, Lmod starts Tcl twice, a quarter of the time of a load.
-    """
-    if generator.SYNTAX == 'Tcl':
-        return generator.load_module(name, recursive_unload=True)
-    return 'if mode() == "unload" or not isloaded("%s") then\n    load("%s")\nend\n' % (name, name)
-
-
 def user_base(name, version, installdir):
     """Where `pip install --user` writes: a directory below the user's home, and the part for this installation."""
     return {'directory': os.path.join('.local', 'easybuild', name, version),
@@ -124,14 +99,9 @@ def user_base(name, version, installdir):
 
 def recorded_variables(installdir, name, version, more):
     """Shell code with the variables that a module of a Python environment sets, and `more`, for launch.bash."""
-    variables = {'EBROOT' + name.upper(): installdir, 'EBVERSION' + name.upper(): version, 'CONTAINERROOT': installdir,
-                 **{part.upper(): os.path.join(installdir, part) for part in PARTS}, **more}
-    lines = ["export %s=%s" % (variable, shlex.quote(value)) for variable, value in variables.items()]
-    # the same directory as packages.lua
-    directory = '%(directory)s-%(identity)s' % user_base(name, version, installdir)
-    lines += ['[[ ${HOME:-} = /* ]] || die 2 "HOME is not an absolute path: \'${HOME:-}\'. Export HOME"',
-              'export PYTHONUSERBASE=$HOME/' + directory]
-    return '\n'.join(lines) + '\n'
+    lines = ['export %s=%s\n' % (variable, shlex.quote(value)) for variable, value in more.items()]
+    text = read_file(os.path.join(TEMPLATES, RECORDED + '.in'))
+    return ''.join(lines) + text % {'root': installdir, 'version': version, **user_base(name, version, installdir)}
 
 
 def image_interface(generator, recipe, image, user_software):
@@ -153,12 +123,6 @@ def places():
     return {name: install_path(name) for name in ('software', 'data')}
 
 
-def conflicts(generator, names):
-    """Statements that prevent loading the module together with others."""
-    statement = {'Lua': 'conflict(%s)\n', 'Tcl': 'conflict %s\n'}[generator.SYNTAX]
-    return ''.join(statement % quoted(generator, name) for name in names)
-
-
 def installed(generator, variable, value, relpath=True):
     """The statement that sets a variable, by default to a path in the installation directory; unloading restores it."""
     statement = generator.set_environment(variable, {'value': value, 'pushenv': True}, relpath=relpath)
@@ -176,7 +140,7 @@ def pushenv(generator, variables):
 def template(generator, name, lists=None, **values):
     """The template `name` in the generator's syntax, with texts and lists of texts filled in; '' if there is none."""
     file = '%s.%s' % (name, generator.SYNTAX.lower())
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'modulefiles', file)
+    path = os.path.join(TEMPLATES, file)
     if not os.path.exists(path):
         return ''
     separator = {'Lua': ', ', 'Tcl': ' '}[generator.SYNTAX]

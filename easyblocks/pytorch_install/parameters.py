@@ -9,10 +9,9 @@ import re
 from easybuild.easyblocks.generic import containerimage
 from easybuild.easyblocks.generic.containerimage import Parameter, check_parameters, each_matches, matches
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.filetools import read_file
 
-# Bare keys of TOML, joined by dots.
-NAME = r'[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*'
+# Bare keys of TOML, joined by dots, but for those that the easyblock sets.
+EDF_NAME = r'(?!(image|mounts)(\.|$))[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*'
 
 # A text for Python's string.Template.
 TEMPLATE = r'([^$]|\$(\$|[A-Za-z_]|\{[A-Za-z_]\w*\}))*'
@@ -20,14 +19,6 @@ TEMPLATE = r'([^$]|\$(\$|[A-Za-z_]|\{[A-Za-z_]\w*\}))*'
 
 # A login in an address: https://user:password@host; not the digest of an image.
 LOGIN = r'://[^/\s@]+@(?!sha256:)'
-
-
-def is_list_of_sources(value):
-    """Whether a value is a list of file names, or of EasyBuild's dictionaries with one."""
-    if not isinstance(value, (list, tuple)):
-        return False
-    names = [source.get('filename') if isinstance(source, dict) else source for source in value]
-    return each_matches()(names)
 
 
 def is_source_package(value):
@@ -45,26 +36,9 @@ def is_list_of_source_packages(value):
     return isinstance(value, (list, tuple)) and all(map(is_source_package, value))
 
 
-def is_plain(value):
-    """Whether a value is a printable text, a boolean or a whole number."""
-    return isinstance(value, int) or (isinstance(value, str) and value.isprintable())
-
-
-def is_entry(value):
-    """Whether a value is plain, or a list or a table of plain values."""
-    if isinstance(value, dict):
-        return all(map(matches(NAME), value)) and all(map(is_plain, value.values()))
-    if isinstance(value, list):
-        return all(map(is_plain, value))
-    return is_plain(value)
-
-
 def is_edf(value):
-    """Whether a value is entries of an environment definition file that the easyblock can write, and does not set."""
-    if not (isinstance(value, dict) and all(map(matches(NAME), value))):
-        return False
-    tops = {name.partition('.')[0] for name in value}
-    return not tops & {'image', 'mounts'} and all(map(is_entry, value.values()))
+    """Whether a value is entries of an environment definition file that the easyblock does not set."""
+    return isinstance(value, dict) and all(map(matches(EDF_NAME), value))
 
 
 EXPECTED = {
@@ -90,7 +64,7 @@ EXPECTED = {
                      "mounts: texts, True or False, numbers, lists or dictionaries of them"),
     'image': Parameter(None, matches(r'\S+'), "the name of the image, as the program that starts it needs it"),
     'machines': Parameter([], each_matches(r'\w+'), "a list of machines (`uname -m`) that the runtime is for, such as "
-                          "['x86_64']; by default, those of the lock, or any"),
+                          "['x86_64']; by default any"),
     'packed': Parameter(False, lambda value: value is True, "True to install the venv as one squashfs file too, which "
                         "the commands mount in its place"),
     'podman_options': Parameter([], each_matches(), "a list of options of `podman-hpc run` for every start, such as "
@@ -102,8 +76,6 @@ EXPECTED = {
     'source_packages': Parameter([], is_list_of_source_packages, "a list of packages to build from sdists among the "
                                  "sources: tuples of name and environment, such as ('mpi4py', {'MPICC': "
                                  "'$MPI/bin/mpicc'}), with $$ for $"),
-    'sources': Parameter([], is_list_of_sources, "a list of file names, or of dictionaries with a 'filename', such as "
-                         "['tool.def']"),
     'wheel_index': Parameter(None, matches(r'\S+'), "the address of a package index to ask after those of pip's own "
                              "configuration"),
 }
@@ -111,7 +83,7 @@ EXPECTED = {
 
 def check_recipe(recipe):
     """Stop if a parameter has a value that is not allowed, or a login, which the module would show to all users."""
-    for name in EXPECTED:
+    for name in (*EXPECTED, 'sources'):
         if re.search(LOGIN, str(recipe.get(name))):
             raise EasyBuildError("%s: %s has a login in an address, and all users can read recipe and module. Remove "
                                  "it: pip takes logins from ~/.netrc, other programs from their own configuration",
@@ -131,15 +103,8 @@ def check_path(path):
                              "another --prefix or --installpath", path, found[0])
 
 
-def check_machine(what, machines, remedy):
-    """Stop if something is for other machines (`uname -m`) than this host; none are given for any, or unknown ones."""
+def check_machine(recipe, machines):
+    """Stop if a recipe is for other machines (`uname -m`) than this host; none are given for any."""
     if machines and platform.machine() not in machines:
-        raise EasyBuildError("%s is for %s, and this host is %s. %s", what, ' and '.join(machines),
-                             platform.machine(), remedy)
-
-
-def machines_of(path):
-    """Machines (`uname -m`) that a lock has wheels for, from its line `# machines: x86_64 aarch64`; None without it."""
-    lock = read_file(path) if os.path.exists(path) else ''
-    found = re.search(r'^# machines:(.*)$', lock, re.MULTILINE)
-    return found[1].split() if found else None
+        raise EasyBuildError("%s is for %s, and this host is %s. Install it on such a host, or choose another recipe",
+                             recipe, ' and '.join(machines), platform.machine())

@@ -18,13 +18,11 @@ HELD = 'held'
 
 
 def read_json(path):
-    """The dictionary in a JSON file; empty if the file is missing or damaged."""
-    try:
-        with open(path) as file:
-            content = json.load(file)
-    except (OSError, ValueError):
-        content = None
-    return content if isinstance(content, dict) else {}
+    """The dictionary in a JSON file; empty if there is none."""
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        return json.load(file)
 
 
 def write_json(path, content):

@@ -5,10 +5,10 @@ Packages that users install on top of an image.
 They are beside the installation directories, which EasyBuild empties: in .user-software/<version>, or packed into
 .user-software/<version>.squashfs (bin/make-squashfs).
 """
+import contextlib
 import glob
 import os
 
-from easybuild.easyblocks.generic.containerimage import last_line
 from easybuild.tools.build_log import EasyBuildError, print_warning
 from easybuild.tools.filetools import find_backup_name_candidate, mkdir, remove_dir, symlink
 
@@ -22,10 +22,9 @@ UNPACKED = '.unpacked'
 
 ENVIRONMENT = os.path.join('venv', 'pytorch')
 
-# Exit statuses of make_venv.py: the environment fits the image, is for another Python, or does not see its packages.
-FITS = 0
+# States of the environment that `find` tells: for another Python or another place of packages (exit status of
+# make_venv.py), or none. All others fit the image, or cannot be checked there, and are kept.
 OUTDATED = 3
-MOVED = 4
 ABSENT = 'absent'
 
 
@@ -63,21 +62,14 @@ class UserSoftware:
         return found
 
     def find(self, python):
-        """State of the users' environment: FITS, OUTDATED, MOVED or ABSENT."""
+        """State of the users' environment: OUTDATED, ABSENT, or another one."""
         if self.is_packed():
             bind = self.packed + ':/user-software:ro,image-src=/'
         elif os.path.isdir(self.environment):
             bind = self.directory + ':/user-software'
         else:
             return ABSENT
-        result = run_in_image(python, 'check', bind, fail_on_error=False)
-        if result.exit_code == MOVED and self.is_packed():
-            return OUTDATED  # it is read-only
-        if result.exit_code not in (FITS, OUTDATED, MOVED):
-            print_warning("%s cannot be checked in the image (%s); it is kept", bind.partition(':')[0],
-                          last_line(result.output))
-            return FITS
-        return result.exit_code
+        return run_in_image(python, 'check', bind, fail_on_error=False).exit_code
 
     def finish(self, found):
         """Put the new environment in place if `prepare` found none that fits; after a kill, the next `eb` does."""
@@ -86,15 +78,15 @@ class UserSoftware:
         if found in (OUTDATED, ABSENT):
             self.use_part()
         elif not self.is_packed():
-            self.update(found)
+            self.renew()
 
     def keep_aside(self):
-        """Rename what was made with another Python."""
+        """Rename what was made with another image."""
         for path in (self.packed, self.environment):
             if os.path.exists(path):
                 aside = find_backup_name_candidate(path)
-                print_warning("%s was made with another Python than the image's: it is kept as %s, and replaced by a "
-                              "new, empty one", path, aside)
+                print_warning("%s does not fit the Python of the image: it is kept as %s, and replaced by a new, "
+                              "empty one", path, aside)
                 os.rename(path, aside)
 
     def use_part(self):
@@ -105,26 +97,16 @@ class UserSoftware:
         else:
             os.rename(self.part, self.directory)
 
-    def update(self, found):
-        """Renew what an earlier release made, a user removed, or an image at another path needs."""
-        self.renew('bin', 'pip*')
-        is_linked = self.renew('lib', 'python*', '*', 'zz_image.pth')
-        if found == MOVED and not is_linked:
-            print_warning("%s does not link to the image's packages. Ask its owner to run `eb --rebuild`",
-                          self.environment)
-
     def is_packed(self):
         """Whether the packed file is in use."""
         return os.path.isfile(self.packed) and not os.path.isfile(os.path.join(self.directory, UNPACKED))
 
-    def renew(self, *pattern):
-        """Replace files of the users' environment by those of the new one; return whether this is permitted."""
-        try:
-            for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, *pattern)):
-                os.replace(new, os.path.join(self.directory, os.path.relpath(new, self.part)))
-        except OSError:
-            return False
-        return True
+    def renew(self):
+        """Replace what an earlier release made, or a user removed, if this is permitted."""
+        with contextlib.suppress(OSError):
+            for pattern in ('bin/pip*', 'lib/python*/*/zz_image.pth'):
+                for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, pattern)):
+                    os.replace(new, os.path.join(self.directory, os.path.relpath(new, self.part)))
 
 
 def run_in_image(python, task, bind, **options):

@@ -15,9 +15,8 @@ VERSION = '%d.%d' % sys.version_info[:2]
 PACKAGES = os.path.join(ENVIRONMENT, 'lib', 'python' + VERSION, 'site-packages')
 PYTHON = os.path.join(ENVIRONMENT, 'bin', 'python')
 
-# Exit statuses of `check`, different from those of failures of Python and container runtimes.
+# Exit status of `check`, different from those of failures of Python and container runtimes.
 OUTDATED = 3
-MOVED = 4
 
 # Sorts last, so that editable packages precede it.
 PATHS = os.path.join(PACKAGES, 'zz_image.pth')
@@ -61,12 +60,11 @@ def check():
     """
     Check whether the existing environment fits this image, without changing it.
 
-    Exit with OUTDATED unless it runs this Python, and with MOVED unless it sees this Python's packages.
+    Exit with OUTDATED unless it runs this Python and sees this Python's packages.
     """
-    if not os.path.isdir(PACKAGES) or not runs('import sys; assert sys.prefix == %r' % ENVIRONMENT):
+    code = 'import sys; assert sys.prefix == %r and {*%r} <= {*sys.path}' % (ENVIRONMENT, directories())
+    if not (os.path.isdir(PACKAGES) and runs(code)):
         sys.exit(OUTDATED)
-    if not runs('import sys; assert {*%r} <= {*sys.path}' % directories()):
-        sys.exit(MOVED)
 
 
 def paths():

@@ -1,6 +1,5 @@
 """Images in a central directory of the site: installed, recorded, checked, and refused."""
 
-import json
 import os
 
 import pytest
@@ -42,27 +41,3 @@ def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_
     elsewhere = site.shell("check-image")
     assert elsewhere.returncode == 0, elsewhere.stderr
     assert f"{central} is as it was installed" in elsewhere.stdout
-
-
-def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny):
-    image = site.central / "tiny.sif"
-    image.write_bytes(tiny.read_bytes())
-    lines = f"image = 'tiny.sif'\ncentral_images = ['{site.central}']"
-    record = site.installation / "provenance" / "image.json"  # as after an installation, in the test above
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"source": "tiny.sif", "sha256": sha256(image)}))
-    site.install(lines, "--fetch")
-    flip_a_bit(image, image.stat().st_size - 100_000)
-    error = site.refuse(lines)
-    assert "has changed since its installation" in error
-    site.install(f"{lines}\nimage_checksum = '{sha256(image)}'", "--fetch")
-
-
-def test_an_image_without_a_checksum_that_does_not_start_is_not_installed(site, tiny):
-    image = site.central / "tiny.sif"
-    image.write_bytes(tiny.read_bytes())
-    flip_a_bit(image, image.read_bytes().index(b"hsqs"))
-    result = site.eb(f"image = 'tiny.sif'\ncentral_images = ['{site.central}']")
-    assert result.returncode != 0
-    assert "executable file not found" not in result.stdout + result.stderr  # the error of the undamaged image
-    assert not site.module_files() and not list(site.installation.glob("*.sif"))

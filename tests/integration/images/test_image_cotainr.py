@@ -4,7 +4,6 @@ import os
 
 import pytest
 from distributions import sha256
-from image_site import write_root
 
 pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
@@ -24,17 +23,6 @@ def test_cotainr_runs_and_its_image_is_installed(site, testbed, small_image, pac
     # packed again, with what all images have that are built here
     assert site.shell("singularity run $SIF echo ran").stdout == "ran\n"
     assert site.shell("echo 'print(2)' | singularity run $SIF").stdout == "2\n"
-
-
-def test_the_real_cotainr_accepts_the_command_line_up_to_its_first_download(site, testbed, work):
-    # cotainr runs uname before its first download
-    testbed.run(f"apptainer --silent build {site.central}/base.sif {write_root(work / 'root', 'uname')}")
-    (work / "bin").mkdir()
-    (work / "bin" / "cotainr").symlink_to(testbed.layout.test_venv / "bin" / "cotainr")
-    settings = f"export PATH={work}/bin:$PATH https_proxy=http://127.0.0.1:9"
-    error = site.refuse(cotainr_recipe(site), settings=settings)
-    assert "cotainr could not build the image" in error
-    assert "Connection refused" in error
 
 
 def cotainr_recipe(site):

@@ -43,16 +43,6 @@ def test_an_interrupted_download_continues_with_the_missing_layers(site, registr
     assert not list(site.images.glob("*.cache"))
 
 
-def test_the_users_own_cache_directory_and_proxy_are_used_and_left_alone(site, registry, work):
-    with Registry(registry.directory) as proxy:
-        lines = f"image = 'docker://registry.invalid/tiny/layers@{registry.layers}'"
-        environ = {"APPTAINER_CACHEDIR": str(work / "cache"), "HTTP_PROXY": f"http://{proxy.address}"}
-        site.install(lines, "--fetch", environ=environ)
-        assert len(proxy.completed) == 6  # five layers and the configuration
-    assert [path for path in (work / "cache").rglob("*") if path.is_file() and path.stat().st_size > 900_000]
-    assert not list(site.images.glob("*.cache"))
-
-
 def test_a_digest_that_the_registry_lacks_is_one_line(site, registry):
     wrong = "sha256:" + "0" * 64
     error = site.refuse(f"image = 'docker://{registry.address}/tiny/layers:1@{wrong}'")

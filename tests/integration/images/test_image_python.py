@@ -48,24 +48,6 @@ singularity run $SIF python -c 'print(1)'; singularity run $SIF false || echo st
     assert output == "<a b><>in\n1\nstatus 1\n"
 
 
-@pytest.mark.parametrize(
-    "shell",
-    [
-        "bash -lc",
-        "start-shell -ic",
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("bash -ic", "sh -lc", "start-shell -c")),
-    ],
-)
-def test_shells_of_the_image_find_the_modules_python_first(run, work, shell):
-    (work / "home/.bashrc").write_text(f"PATH={work}/conda:$PATH\n")
-    (work / "home/.profile").write_text(f". {work}/home/.bashrc\n")
-    (work / "conda").mkdir()
-    (work / "conda/python").write_text("#!/bin/sh\necho the user\n")
-    (work / "conda/python").chmod(0o755)
-    enter = "" if shell.startswith("start") else "singularity exec $SIF "
-    assert run(f"{enter}{shell} 'command -v python' 2>/dev/null") == "/user-software/venv/pytorch/bin/python\n"
-
-
 def test_the_tools_of_daily_work_and_the_places_of_binds_are_in_the_image(run):
     tools = "git curl less make ps ssh"
     output = run(f"""singularity exec $SIF sh -c 'for name in {tools}; do command -v $name; done' | wc -l

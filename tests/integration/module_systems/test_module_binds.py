@@ -66,14 +66,6 @@ echo $APPTAINER_BIND ${{SINGULARITY_BINDPATH-unset}}"""
     assert output.split() == ["/data:", "theirs", "/user-software:", "ours", own, "unset"]
 
 
-def test_the_search_path_in_the_image_begins_with_runscripts_and_what_users_install(image_site, tmp_path):
-    script, loaded = recorded(tmp_path, f"module load {image_site.name}")
-    image_site.run(script)
-    base = values(loaded)["PYTHONUSERBASE"]
-    expected = f"/runscripts:/user-software/venv/pytorch/bin:/user-software/bin:{base}/bin"
-    assert state(loaded, ("SINGULARITYENV_PREPEND_PATH", "APPTAINERENV_PREPEND_PATH")) == [expected] * 2
-
-
 def test_the_commands_that_users_install_come_after_the_modules_and_before_the_hosts(written, tmp_path):
     site = written[VENV]
     script, before, loaded = recorded(tmp_path, f"export HOME={tmp_path}", f"module load {site.name}")

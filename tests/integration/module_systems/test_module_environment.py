@@ -50,26 +50,6 @@ def test_another_version_replaces_the_first_or_is_refused_with_a_message(written
     assert snapshot(after) == snapshot(before)
 
 
-@pytest.mark.parametrize(
-    "own", [OWN["nothing"], pytest.param(OWN["signs"], marks=pytest.mark.thorough)], ids=["nothing", "signs"]
-)
-def test_switching_is_unloading_and_loading(written, own, tmp_path):
-    container, venv = written[CONTAINER], written[VENV]
-    script, before, first, second, switched, back, after = recorded(
-        tmp_path,
-        own,
-        f"module load {container.name}",
-        f"module unload {container.name}; module load {venv.name}",
-        f"module unload {venv.name}; module load {container.name}; module switch {container.name} {venv.name}",
-        f"module switch {venv.name} {container.name}",
-        f"module unload {container.name}",
-    )
-    container.run(script)
-    assert values(switched) == values(second)
-    assert values(back) == values(first)
-    assert snapshot(after) == snapshot(before)
-
-
 def test_a_pytorch_module_of_another_origin_is_not_loaded_beside_ours(site, tmp_path):
     (tmp_path / "pytorch").mkdir()
     (tmp_path / "pytorch" / "1.0").write_text("#%Module\nsetenv THEIRS 1\n")
@@ -96,13 +76,6 @@ echo "$PIP_CONSTRAINT" "$TORCH_EXTENSIONS_DIR" """
     assert output.splitlines() == [f"{own} {ours}", "/theirs", f"{own} /theirs"]
 
 
-def test_the_users_packages_are_in_a_directory_of_this_installation(site, tmp_path):
-    show = "echo $PYTHONUSERBASE $TORCH_EXTENSIONS_DIR; module unload PyTorch"
-    userbase, extensions = site.run(f"export HOME={tmp_path}; module load {site.name}; {show}").split()
-    assert re.fullmatch(rf"{re.escape(f'{tmp_path}/.local/easybuild/{site.name}')}-[0-9a-f]{{8}}", userbase)
-    assert extensions == f"{userbase}/torch_extensions"
-
-
 def test_environment_modules_reload_ours_and_the_modules_beside_it(site, tmp_path):
     if site.system.name == "Lmod":
         pytest.skip("the command is that of Environment Modules")
@@ -114,12 +87,4 @@ def test_environment_modules_reload_ours_and_the_modules_beside_it(site, tmp_pat
     site.run(script)
     assert values(again) == values(loaded)
     assert values(again)["OTHER"] == "1"
-    assert snapshot(after) == snapshot(before)
-
-
-def test_a_tcl_module_loads_and_unloads_under_lmod(modules_of, tmp_path):
-    site = modules_of("Lmod", "Tcl")[CONTAINER]
-    script, before, loaded, after = recorded(tmp_path, "", f"module load {site.name}", f"module unload {site.name}")
-    site.run(script)
-    assert values(loaded)["SIF"].startswith(str(site.installation))
     assert snapshot(after) == snapshot(before)

@@ -1,6 +1,5 @@
 """The documented variables of a module, and its help, search and show."""
 
-import os
 import re
 from pathlib import Path
 
@@ -42,27 +41,3 @@ def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_pat
         if not re.match("EB(VERSION|DEVEL)|__", name) and f"__CLUSTER_SET_{name}" not in new
     }
     assert unexplained == {"MODULEPATH"}
-
-
-def test_help_has_the_three_lines_and_names_variables_that_the_module_sets(site):
-    result = site.run_unchecked(f"module help {site.name}")
-    lines = [line.strip() for line in result.stderr.splitlines()]
-    enter = ENTER[site.recipe]
-    start = lines.index(f"module load {site.name}")
-    assert lines[start + 1 : start + 3] == [
-        f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u train.py",
-        f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/mnist_ddp.py",
-    ]
-    named = " ".join(f"${{{name}:?}}" for name in re.findall(r"\$([A-Z]\w+)", " ".join(lines)))
-    assert site.run(f"module load {site.name}; echo {named}")
-
-
-def test_show_lists_every_variable_that_loading_sets(site, tmp_path):
-    script, before, loaded = recorded(tmp_path, "", f"module load {site.name}")
-    site.run(script)
-    old, new = values(before), values(loaded)
-    profile = "$(tr : '\\n' <<<$LOADEDMODULES | grep ^cluster/)"
-    shown = site.run_unchecked(f"module show {site.name}; module load {site.name}; module show {profile}").stderr
-    for name in new.keys() - old.keys():
-        assert re.search(rf"\b{name}\b", shown), name
-    assert os.environ["HOME"] in shown

@@ -48,22 +48,6 @@ mkdir -p $PYTHONUSERBASE/bin; cp {shutil.which("uv") or "/bin/true"} $PYTHONUSER
     return run
 
 
-ON_TOP = "python -m venv --system-site-packages v; source v/bin/activate"
-IMPORT = 'python -c "import torch; print(torch.__version__, torch.ones(2).sum().item())"'
-LIST = 'pip list 2>/dev/null | grep -E "^(accelerate|torch) "'
-
-
-@pytest.mark.parametrize("keeping", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
-def test_own_environments_get_the_latest_release_that_fits_and_the_modules_torch(keeping):
-    lines = keeping(
-        f"""{ON_TOP}; pip check; pip install -q accelerate; echo $?; {IMPORT}; {LIST}
-pip install -q torch==2.15.0; echo $?"""
-    ).splitlines()
-    assert lines[:3] == ["No broken requirements found.", "0", "2.13.0+cpu 2.0"], lines
-    assert [line.split() for line in lines[3:5]] == [["accelerate", "1.15.0"], ["torch", "2.13.0+cpu"]]
-    assert lines[-1] == "1"
-
-
 @pytest.mark.parametrize("keeping", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_uv_projects_get_the_modules_torch_with_the_lines_of_the_page(keeping, index):
     if not shutil.which("uv"):

@@ -59,17 +59,6 @@ def test_commands_enter_the_image_with_what_they_mount(enter, installed):
     assert enter.called().endswith(f"<{enter.root}/bin/../libexec/../runscripts/get-master><x>")
 
 
-def test_the_image_has_the_hosts_variables_but_its_own_take_precedence(enter):
-    if enter.kind in ("container-engine", "shifter"):
-        pytest.skip("pyxis and Shifter pass the variables on")
-    # the tables of Lmod, which can be longer than a variable may be, stay on the host
-    tables = {f"_ModuleTable{number:03}_": "x" * 60_000 for number in (1, 2)}
-    names = '"$PWD" "$EDITOR" "$PATH" "$GREETING" "${PYTORCH_HOST-unset}" "${_ModuleTable001_-unset}"'
-    greeting = "a\n\"b\" '$c'"
-    result = enter("start-shell", "-c", f'printf "%s|" {names}', EDITOR="host", GREETING=greeting, **tables)
-    assert result == (f"{enter.here}|image|/usr/bin:/bin|{greeting}|unset|unset|", "", 0)
-
-
 def test_without_the_module_a_command_finds_its_image_and_its_directories(enter):
     others = {"PYTORCH_IMAGE": "/other", "PYTORCH_EDF": "/other", "PYTORCH_MOUNTS": "/o:/o", "SHIFTER_IMAGE": ""}
     _, errors, status = enter("start-shell", "-c", "true", CONTAINERROOT="/elsewhere", **others)

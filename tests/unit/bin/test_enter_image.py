@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-TREE = Path(__file__).parents[3]
-
 
 def test_a_rank_becomes_the_runtime_itself_and_its_variables_reach_the_command(installed):
     variables = {"SLURM_JOB_ID": "7", "SLURM_STEP_TASKS_PER_NODE": "8(x2),4", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
@@ -56,14 +54,6 @@ def test_without_the_module_a_command_has_what_the_module_sets(installed, before
     assert given.get("APPTAINER_BIND", "").strip(",") == ("" if before == "nothing" else "/mine")
 
 
-def test_packed_user_software_and_a_users_own_binds_are_mounted_without_the_module(installed):
-    installed.user_software.with_name("1.0.squashfs").touch()
-    packed = f"{installed.user_software}.squashfs:/user-software:ro,image-src=.,/mine"
-    assert installed.environment(APPTAINER_BINDPATH="/mine")["APPTAINER_BINDPATH"].endswith(packed)
-    (installed.user_software / ".unpacked").touch()
-    assert installed.environment()["APPTAINER_BINDPATH"].endswith(f"{installed.user_software}:/user-software")
-
-
 @pytest.mark.parametrize("name", ["APPTAINER_BIND", "SINGULARITY_BIND"])
 def test_a_job_that_an_image_submitted_names_the_line_that_it_begins_with(installed, name):
     variables = {**installed.loaded, name: "/mine,/runscripts,/payload"}
@@ -75,21 +65,6 @@ def test_a_job_that_an_image_submitted_names_the_line_that_it_begins_with(instal
     assert given["APPTAINERENV_PREPEND_PATH"] == "/runscripts:/x"
     given = installed.environment(**installed.loaded, **note, APPTAINERENV_PREPEND_PATH="/user-software/bin")
     assert given["APPTAINERENV_PREPEND_PATH"] == "/user-software/bin"
-
-
-@pytest.mark.parametrize("home", ["", "relative"])
-def test_without_the_module_a_home_that_is_no_absolute_path_is_an_error(installed, home):
-    rank = installed.start("env", HOME=home)
-    assert rank.communicate()[1] == f"env: HOME is not an absolute path: '{home}'. Export HOME\n"
-    assert rank.returncode == 2
-
-
-def test_a_list_of_binds_that_the_user_has_replaced_has_the_modules_too(installed):
-    ours = "/x:/runscripts,/y"
-    variables = dict(installed.loaded, APPTAINER_BINDPATH="/mine", SINGULARITY_BINDPATH=ours)
-    variables.update({f"__PYTORCH_ADDED_TO_{name}_BINDPATH": ours for name in ("APPTAINER", "SINGULARITY")})
-    given = installed.environment(**variables)
-    assert (given["APPTAINER_BINDPATH"], given["SINGULARITY_BINDPATH"]) == (f"/mine,{ours}", ours)
 
 
 def test_the_runtime_of_the_installation_is_used_if_path_has_none(installed):
@@ -135,9 +110,3 @@ def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(install
     assert list(commands.iterdir()) == []
     assert sorted(path.name for path in directory.iterdir()) == ["activate.fish", "data", "pip", "python3"]
     assert Path("/commands").exists() == of_root  # beside /bin, if PYTHONUSERBASE were taken as set
-
-
-def test_the_help_of_start_shell_is_its_own_and_needs_no_image(tmp_path):
-    (tmp_path / "start-shell").symlink_to(TREE / "libexec" / "enter")
-    output = subprocess.run([tmp_path / "start-shell", "--help"], capture_output=True, text=True, check=True).stdout
-    assert output.startswith("Usage: start-shell [arguments of bash]\n\n")

@@ -126,27 +126,6 @@ def test_one_command_makes_a_kernel_with_the_modules_environment_and_the_users_b
     assert kernel["pid"] == process.pid
 
 
-def test_the_directory_of_the_program_that_starts_the_image_comes_along(machine, tmp_path):
-    runtime = tmp_path / "the site's" / "singularity"
-    runtime.parent.mkdir()
-    runtime.touch(mode=0o755)
-    machine.run(PATH=f"{runtime.parent}:/usr/bin:/bin")
-    (tmp_path / "kernel.json").touch()
-    _, output, _ = machine.start(tmp_path / "kernel.json")
-    assert str(runtime.parent) in json.loads(output)["environment"]["PATH"].split(":")
-
-
-def test_further_modules_are_loaded_with_it_under_a_name_of_ones_own(machine, tmp_path):
-    assert machine.run("--name", "mine").returncode == 0
-    assert machine.run("--load", "MNIST", "--name", "mine").returncode == 0  # which replaces it
-    assert [path.name for path in machine.kernels.iterdir()] == ["mine"]
-    (machine.kernels / "mine").rename(machine.kernels / NAME)
-    _, output, _ = machine.start(tmp_path)
-    assert json.loads(output)["environment"]["MNIST_ROOT"] == "/data/mnist"
-    assert machine.run("--remove").returncode == 0
-    assert os.listdir(machine.kernels) == []
-
-
 def test_a_kernel_of_another_user_stays_and_so_does_ours_where_ipykernel_is_missing(machine):
     machine.kernel.parent.mkdir(parents=True)
     machine.kernel.write_text("{}")

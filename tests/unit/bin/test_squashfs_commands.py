@@ -111,15 +111,6 @@ def test_a_program_that_fails_changes_nothing(installation, tmp_path):
     assert (installation.in_use(), installation.left()) == (files, {"1.0"})
 
 
-def test_without_mksquashfs_on_the_host_that_of_the_image_is_taken(installation):
-    (installation.programs / "mksquashfs").rename(installation.programs / "hidden")
-    assert "Install or load squashfs-tools" in one_sentence(installation.run("make-squashfs"))
-    text = (installation.programs / "singularity").read_text()
-    own = f'["{installation.programs}/hidden" if word == "mksquashfs" else word for word in command]'
-    installation.program("singularity", text.replace("    sys.exit", f"    command = {own}\n    sys.exit"))
-    pack(installation)
-
-
 @pytest.mark.parametrize(
     ("command", "variables", "message"),
     [
@@ -163,34 +154,6 @@ def test_names_that_another_user_created_beside_the_directory_are_not_used(insta
     assert installation.run("make-squashfs", public / "env").returncode == 0
     assert (public / "precious").read_text() == "content"
     assert {path.name for path in public.iterdir()} == {"env", "env.sqsh", "precious", name}
-
-
-def test_a_directory_that_changed_after_packing_is_never_deleted_nor_overwritten(installation):
-    pack(installation)
-    cache = installation.directory / "venv" / "__pycache__"
-    cache.mkdir()
-    (cache / "module.pyc").touch()  # bytecode that running jobs write is no change
-    (installation.directory / "venv" / "late.py").write_text("pip in a shell with the module from before\n")
-    for command in ("unmake-squashfs", "make-squashfs --clean"):
-        sentence = one_sentence(installation.run(*command.split()))
-        assert f"differs from the packed file (Only in {installation.directory}/venv: late.py). Delete it" in sentence
-        assert f"delete {installation.packed} to use the directory" in sentence
-    (installation.directory / "venv" / "late.py").rename(installation.store / "late.py")
-    assert installation.run("make-squashfs", "--clean").returncode == 0
-    assert installation.left() == {"1.0.squashfs", "late.py"}
-
-
-@pytest.mark.parametrize("command", ["make-squashfs --clean", "unmake-squashfs"])
-def test_a_container_that_cannot_start_is_not_called_a_difference(installation, command):
-    pack(installation)
-    files, left = installation.in_use(), installation.left()
-    fatal = "#!/bin/bash\necho 'FATAL: fuse: device not found' >&2\nexit 255\n"
-    installation.program("singularity", fatal, installation.failing)
-    sentence = one_sentence(installation.run(*command.split()))
-    assert "cannot compare" in sentence
-    assert "nothing has changed: FATAL: fuse: device not found. Try on another node" in sentence
-    assert "delete" not in sentence
-    assert (installation.in_use(), installation.left()) == (files, left)
 
 
 @pytest.mark.parametrize(

@@ -81,15 +81,6 @@ def test_an_environment_on_top_inherits_torch_and_may_have_another(base, tmp_pat
     assert run(own / "bin" / "python", "-c", code) == f"{own} own"
 
 
-def test_an_environment_without_torch_has_it_after_the_line_of_the_page(base, tmp_path):
-    own = tmp_path / "own"
-    run(base / "bin" / "python", "-m", "venv", "--without-pip", str(own))
-    python = own / "bin" / "python"
-    assert run(python, "-c", "import importlib.util; print(importlib.util.find_spec('torch'))") == "None"
-    run(base / "bin" / "python", "-m", "venv", "--without-pip", "--system-site-packages", str(own))
-    assert run(python, "-c", "import torch; print(torch.origin)") == "module"
-
-
 @pytest.mark.parametrize("kind", ["a package", "a path file"])
 def test_the_torch_of_a_users_site_directory_follows_the_modules(base, tmp_path, kind):
     python = base / "bin" / "python"

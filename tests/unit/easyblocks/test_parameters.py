@@ -35,7 +35,7 @@ WRONG = [
 #: Values of that list that are right for some parameters, and of those that are right at all.
 RIGHT = {
     "packed": [True],
-    "edf": [{}, {"a": 5}],  # its entries are checked one by one
+    "edf": [{}, {"a": 5}],
     "mksquashfs_args": ["scratch", ""],
     **dict.fromkeys(
         ["conda_activation", "base_image", "image", "wheel_index", "debian_release", "cluster"], ["scratch"]
@@ -85,17 +85,12 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
         ("ContainerImage", "commands = ['..']"),
         ("ContainerImage", "binds = ['/a:b']"),
         ("ContainerImage", "mksquashfs_args = '-comp \"lz4'"),
-        ("EB_PyTorchContainer", "sources = 'a.sif'"),
-        ("EB_PyTorchContainer", "sources = [('a.sif', 'cp %s')]"),
-        ("EB_PyTorchContainer", "sources = [{'download_filename': 'a.sif'}]"),
-        ("EB_PyTorchContainer", "sources = None"),
         ("EB_PyTorchContainer", "debian_packages = 'jq'"),
         ("EB_PyTorchContainer", "commands = ['bin/python']"),
         ("EB_PyTorchContainer", "binds = ['/x,/y']"),  # which a module cannot hold
         ("EB_PyTorchContainer", "conflicts = ['a[exec]']"),
         ("EB_PyTorchVenv", "source_packages = ['mpi4py']"),
         ("EB_PyTorchVenv", "source_packages = [('mpi4py', {'MPICC': '$(command -v cc)'})]"),
-        ("EB_PyTorchVenv", "sources = [5]"),
         ("EB_PyTorchVenv", "conflicts = 'pytorch'"),
     ],
 )

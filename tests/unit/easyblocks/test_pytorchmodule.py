@@ -112,31 +112,6 @@ def test_the_error_names_the_python_that_a_venv_lacks(easyblock, edited):
         app.configure_step()
 
 
-def test_an_unknown_cluster_profile_is_named_with_those_that_exist_before_anything_is_fetched(easyblock, edited):
-    with pytest.raises(EasyBuildError, match=r"profile not found: cluster/nowhere in .*one of: .*local"):
-        easyblock(edited(VENV, "cluster = 'local'", "cluster = 'nowhere'"))
-
-
-@pytest.mark.parametrize("address", ["https://me:TOKEN@example.org/simple", "https://TOKEN@example.org"])
-def test_an_index_with_a_password_is_an_error_that_does_not_show_it(easyblock, edited, address):
-    with pytest.raises(EasyBuildError, match=r"Remove it: pip takes logins from ~/\.netrc") as error:
-        easyblock(edited(VENV, "cluster = 'local'", f"cluster = 'local'\nwheel_index = '{address}'"))
-    assert "TOKEN" not in str(error.value)
-
-
-def test_the_tree_has_no_bytecode_of_the_checkout(easyblock):
-    app = easyblock(recipe(VENV))
-    app.make_installdir()
-    tree.install_parts(app.installdir)
-    assert not list(Path(app.installdir).rglob("*.pyc"))
-
-
-def test_an_extended_dry_run_is_refused_as_it_would_change_files(easyblock):
-    update_build_option("extended_dry_run", True)
-    with pytest.raises(EasyBuildError, match="with --extended-dry-run. Run `eb --dry-run`"):
-        easyblock(recipe(VENV))
-
-
 def test_the_recipes_commands_are_offered_and_python_and_pip_with_their_version(easyblock, edited, monkeypatch):
     commands = "toolchain = SYSTEM\ncommands = ['pip', 'python', 'no-such']"
     app = easyblock(edited(CONTAINER, "toolchain = SYSTEM", commands))
@@ -184,23 +159,11 @@ def test_stop_after_the_install_step_restores_the_previous_module(easyblock, mon
     assert "is as it was before" in capsys.readouterr().out
 
 
-def test_two_installations_of_a_version_have_their_own_directories_of_users_packages(easyblock):
-    app = easyblock(recipe(VENV))
-    first = module_text(app)
-    app.installdir += "/elsewhere"
-    assert len(set(re.findall(r"-([0-9a-f]{8})\b", first + module_text(app)))) == 2
-
-
 @pytest.mark.parametrize("character", " ,:'\"$`\\\t%")
 def test_a_path_with_characters_that_break_binds_or_scripts_is_refused(character):
     check_path("/appl/local/csc-2.0/ai_software/Jos\u00e9/@sys/c++~/PyTorch/2.13.0-cpu=x")
     with pytest.raises(EasyBuildError, match=r"The path /srv/.*/software has '.' in it, .* --prefix or --installpath"):
         check_path(f"/srv/a{character}b/software")
-
-
-def test_eb_refuses_such_a_path_before_fetching(easyblock, edited):
-    with pytest.raises(EasyBuildError, match="has ',' in it"):
-        easyblock(edited(VENV, "versionsuffix = '", "versionsuffix = '-my,own"))
 
 
 def test_a_venv_that_jobs_may_use_is_rebuilt_by_force_alone(easyblock):

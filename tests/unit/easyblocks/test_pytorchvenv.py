@@ -1,21 +1,16 @@
 """Virtual environments: source packages, modules and Python of the build, packed files, and commands in bin/."""
 
-import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from easybuild.tools.build_log import EasyBuildError
-from recipes import VENV, command, recipe
+from recipes import VENV, recipe
 
-from pytorch_install import tree
 from pytorch_install.build_environment import modules_of_build
 
 pytestmark = pytest.mark.early
 
-HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
 CUDA_HOROVOD = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv.eb"
 SOURCES = "sources = ['%(name)s-%(version)s-cpu.txt']"
 
@@ -45,28 +40,13 @@ def test_a_source_package_has_exactly_one_sdist(easyblock, edited, sdists, found
         easyblock(with_packages(edited, [("mpi4py", {})], *sdists))
 
 
-def test_a_build_gets_the_hosts_variables_and_a_missing_one_is_named_before_the_long_steps(easyblock, monkeypatch):
+def test_a_build_gets_the_hosts_variables_and_a_missing_one_is_named(easyblock, monkeypatch):
     monkeypatch.delenv("NCCL_PATH", raising=False)
-    monkeypatch.setattr("easybuild.easyblocks.generic.lockedvenv.which", lambda _: "/usr/bin/python3")
     app = easyblock(recipe(CUDA_HOROVOD))
     values = app.source_packages[0].environment({"NCCL_PATH": "/opt/nccl"})
     assert (values["HOROVOD_NCCL_HOME"], values["HOROVOD_GPU_OPERATIONS"]) == ("/opt/nccl", "NCCL")
-    app.src = [{"name": "lock.txt", "path": "/lock.txt"}]
     with pytest.raises(EasyBuildError, match=r"\$NCCL_PATH is not set, but horovod is built with .*HOROVOD_NCCL_HOME"):
-        app.configure_step()
-
-
-@pytest.mark.slow
-def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easyblock, tmp_path, monkeypatch):
-    for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
-    package = easyblock(recipe(HOROVOD)).source_packages[0]
-    with pytest.raises(
-        EasyBuildError,
-        match=r"Fetching horovod-0\.28\.1\.tar\.gz with pip failed: ERROR: No matching "
-        rf"distribution .*put the file into {tmp_path}/here",
-    ):
-        package.fetch(str(tmp_path / "here"), [])
+        app.source_packages[0].variables_of_build(1)
 
 
 def modules(before, during, dependencies=(), build_dependencies=(), of_login=""):
@@ -135,28 +115,6 @@ def test_without_mksquashfs_the_installation_fails_before_the_long_steps(packed,
         packed.configure_step()
 
 
-def test_the_module_names_the_packed_file_if_it_is_installed(packed):
-    assert "PYTORCH_PACKED" not in packed.make_module_extra()
-    Path(packed.installdir, "venv.squashfs").touch()
+def test_the_module_names_the_packed_file(packed):
     (line,) = [line for line in packed.make_module_extra().splitlines() if "PYTORCH_PACKED" in line]
     assert "venv.squashfs" in line
-
-
-#: A module system: a module is a file that is sourced.
-INIT = 'module() { [ "$1" != load ] || source "$MODULEPATH/$2"; }'
-
-
-def test_a_kernel_that_an_earlier_tree_made_starts(easyblock, tmp_path):
-    app = easyblock(recipe(VENV))
-    app.make_installdir()
-    root = Path(app.installdir)
-    tree.install_commands(app.ENGINE, app.image_commands, str(root))
-    (root / "bin/conda-python-simple").unlink()
-    command(root / "bin/conda-python-simple", f'exec {sys.executable} -c "import sys; print(*sys.argv[1:])" "$@"\n')
-    (tmp_path / "init").write_text(INIT)
-    (tmp_path / "sourced").mkdir()
-    (tmp_path / "sourced" / "PyTorch").write_text(f"export EBROOTPYTORCH={root} PATH={root}/bin:$PATH")
-    start = f"/bin/bash {root}/bin/start-kernel.bash {tmp_path}/init {tmp_path}/sourced PyTorch"
-    line = [*start.split(), "/opt/runtime/bin", "-m", "ipykernel_launcher", "-f", "kernel-1.json"]
-    done = subprocess.run(line, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("-m ipykernel_launcher -f kernel-1.json\n", "")

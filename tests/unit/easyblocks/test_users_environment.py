@@ -45,13 +45,6 @@ def check(status, unless="-"):
     return f'{MAKE}; [ "$TASK $BIND" = "check {unless}" ] || [ "$TASK" = make ] || exit {status}'
 
 
-def test_an_environment_that_cannot_be_checked_is_kept_with_a_warning(software, install, capsys):
-    install()
-    install(script=f'{MAKE}; [ "$TASK" = make ] || {{ echo cannot start; exit 255; }}')
-    assert "cannot be checked in the image (cannot start)" in capsys.readouterr().err
-    assert os.listdir(software / ".user-software/1.0/venv") == ["pytorch"]
-
-
 def test_an_environment_of_another_user_that_does_not_fit_stops_the_installation_before_it_is_final(
     software, install, monkeypatch
 ):

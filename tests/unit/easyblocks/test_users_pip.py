@@ -189,11 +189,6 @@ def test_pip_is_recognized_however_it_is_started(environment, start):
     assert environment.run(python, "-c", code, "pip", "install", "torch") == "-c pip install torch\n"
 
 
-def test_an_older_release_that_fits_is_installed(environment):
-    environment.pip("install", "later")
-    assert environment.versions() == {"later": "1.0"}
-
-
 def test_for_another_environment_pip_does_as_there(environment, tmp_path):
     plain = tmp_path / "plain"
     make_environment(plain)
@@ -221,19 +216,6 @@ def test_a_build_that_requires_torch_gets_the_modules(with_uv, tmp_path, program
         with_uv.uv("pip", "install", ".")
     (built,) = (tmp_path / "v").glob("lib/python*/site-packages/built.py")
     assert built.read_text() == f"TORCH = {str(with_uv.installation / 'packages/torch/__init__.py')!r}"
-
-
-def test_the_pip_that_an_environment_upgrades_keeps_torch_too(environment, tmp_path):
-    (packages,) = (tmp_path / "v").glob("lib/python*/site-packages")
-    (packages / "pip").unlink()
-    shutil.copytree(Path(pip_package.__file__).parent, packages / "pip")  # as an upgrade does
-    script = tmp_path / "v/bin/pip3"
-    main = "import sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
-    script.write_text(f"#!{tmp_path}/v/bin/python\n{main}")
-    script.chmod(0o755)
-    environment.run(script, "install", "accelerate")
-    environment.run(script, "install", "torch==2.15.0", status=1)
-    assert environment.versions() == {"accelerate": "1.15.0"}
 
 
 def test_users_environment_on_an_image_keeps_torch_though_its_line_runs_before_the_images_packages_are_seen(
@@ -335,8 +317,3 @@ def test_uv_does_not_empty_environments_of_the_module(with_uv, installation, tmp
     finally:
         (installation / "held/packages").write_text(f"{installation}/packages")
     assert output.startswith("uv: would remove the module's packages")
-
-
-def test_without_another_uv_the_command_says_so(environment):
-    output = environment.uv("--version", PATH="/usr/bin:/bin", HOME="/nonexistent", status=1)
-    assert output.startswith("uv: uv not found on PATH or in ~/.local/bin. Install it: pip install --user uv, or")

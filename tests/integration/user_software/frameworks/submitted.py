@@ -1,23 +1,6 @@
 """What submitit runs as each rank; torch is imported there, because the submitting Python may have none."""
 
 
-def variables():
-    """Return this rank as the launcher set it and as submitit sees it, the port, and why submitit may not set it."""
-    import os
-
-    import submitit
-    from submitit.helpers import TorchDistributedEnvironment
-
-    job = submitit.JobEnvironment()
-    rank = [int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
-    seen = (job.global_rank, job.num_tasks, job.local_rank, job.hostnames[0])
-    try:
-        fault = TorchDistributedEnvironment().export()
-    except RuntimeError as error:
-        fault = str(error)
-    return (*rank, os.environ["MASTER_ADDR"], *seen, os.environ["MASTER_PORT"], fault)
-
-
 def train():
     """Train a small network; return rank, sum of ranks, and the first and the last loss."""
     import torch

@@ -1,13 +1,8 @@
 """Images in a recipe: references, files, environments, and their identity."""
 
-import hashlib
-import re
-
 import pytest
-from easybuild.framework.easyblock import inject_checksums
-from easybuild.framework.easyconfig.easyconfig import process_easyconfig
 from easybuild.tools.build_log import EasyBuildError
-from fake_images import DIGEST, sif
+from fake_images import DIGEST
 
 pytestmark = pytest.mark.early
 
@@ -44,12 +39,6 @@ def test_an_image_that_is_not_named_as_it_must_be_is_refused_with_advice(image_o
         image_of(lines)
 
 
-def test_the_help_names_what_run_starts(container):
-    built, other = container("sources = ['a.def']"), container(f"image = 'docker://a/b@{DIGEST}'")
-    assert "run $SIF` starts a command, or Python without one" in built.cfg["usage"]
-    assert "run $SIF` starts its own entrypoint, if it has one" in other.cfg["usage"]
-
-
 def test_the_identity_changes_with_the_content_only(image_of):
     def identity(lines, **sources):
         fetched = [{"name": name, "sha256": checksum} for name, checksum in sources.items()]
@@ -74,14 +63,3 @@ def test_the_identity_changes_with_the_content_only(image_of):
 def test_two_images_and_a_base_alone_are_refused(container, runtime, lines):
     with pytest.raises(EasyBuildError, match=r"must name one image source|several sources that end in \.sif"):
         container(lines).require_image()
-
-
-def test_injected_checksums_are_those_of_the_recipes_own_sources(container, runtime, tmp_path):
-    for name in ("env.yml", "x.sif"):
-        (tmp_path / name).write_bytes(sif(name.encode()))
-    container(f"sources = ['env.yml']\nbase_image = 'x.sif'\ncentral_images = ['{tmp_path}']")
-    recipe = tmp_path / "PyTorch-2.13.0-test.eb"
-    inject_checksums(process_easyconfig(str(recipe)), "sha256")
-    digest = hashlib.sha256((tmp_path / "env.yml").read_bytes()).hexdigest()
-    found = re.findall(r"\b[0-9a-f]{64}\b", recipe.read_text())
-    assert found == [digest]
