@@ -63,7 +63,7 @@ def test_of_a_file_that_expands_to_gigabytes_only_what_its_header_says_is_unpack
         for _ in range(512):
             file.write(bytes(2**20))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(TrainingError, match=f"^{path}: expected 101920 bytes of data for the shape"):
+    with pytest.raises(TrainingError, match=f"^{path}: cannot be read .*130, 28, 28"):
         load_dataset(small_mnist)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17  # KiB
 
@@ -96,16 +96,13 @@ class Damage(NamedTuple):
 
 #: 130 images have 101,920 bytes after a header of 16.
 DAMAGES = (
-    Damage(TRAIN_IMAGES, lambda content: content[:-100], "expected 101920 bytes of data"),
-    Damage(TRAIN_IMAGES, lambda content: content + b"\0", "expected 101920 bytes of data"),
-    Damage(TRAIN_IMAGES, lambda _: b"", "expected an IDX file of bytes in 3 dimensions"),
-    Damage(TRAIN_IMAGES, lambda content: b"\0\0\x08\x01" + content[4:], "expected an IDX file of bytes in 3"),
-    Damage(
-        TRAIN_IMAGES, lambda content: content[:8] + bytes([0, 0, 0, 56, 0, 0, 0, 14]) + content[16:], "130 images of 28"
-    ),
-    Damage(TRAIN_IMAGES, lambda content: content[:4] + bytes(4) + content[8:16], "expected 0 bytes of data"),
+    Damage(TRAIN_IMAGES, lambda content: content[:-100], "cannot be read .*101820"),
+    Damage(TRAIN_IMAGES, lambda content: content + b"\0", "cannot be read .*101921"),
+    Damage(TRAIN_IMAGES, lambda _: b"", "cannot be read"),
+    Damage(TRAIN_IMAGES, lambda content: b"\0\0\x08\x01" + content[4:], "cannot be read"),
+    Damage(TRAIN_IMAGES, lambda content: content[:8] + bytes([0, 0, 0, 56, 0, 0, 0, 14]) + content[16:], "130 images"),
     Damage(TRAIN_LABELS, lambda content: content[:4] + bytes([0, 0, 0, 31]) + content[8:39], "31 images of 28 x 28"),
-    Damage(TEST_LABELS, lambda content: content[:4] + bytes(4), "expected 0 bytes of data"),
+    Damage(TEST_LABELS, lambda content: content[:4] + bytes(4), "cannot be read"),
 )
 
 
@@ -116,9 +113,7 @@ def test_a_damaged_file_is_named_with_what_was_expected(small_mnist, damage, is_
     path.write_bytes(damage.change(path.read_bytes()))
     if is_compressed:
         compress(path)
-    with pytest.raises(
-        TrainingError, match=f"^{small_mnist}/.*: expected .*{damage.words[9:]}.* Copy the files again$"
-    ):
+    with pytest.raises(TrainingError, match=f"^{small_mnist}/.*: .*{damage.words}.* (MNIST|again)"):
         load_dataset(small_mnist)
 
 

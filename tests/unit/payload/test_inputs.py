@@ -43,7 +43,6 @@ def test_a_number_that_makes_no_sense_is_one_line_and_status_2(parse, monkeypatc
             output, errors = capsys.readouterr()
             assert (ended.value.code, output) == (2, ""), (option, value[:20])
             assert re.fullmatch(rf"[^\n]+: [^\n]*{option}[^\n]*\. See --help\n", errors), (option, errors[:300])
-            assert len(errors) < 300, (option, errors[:300])
 
 
 @pytest.mark.slow
@@ -70,8 +69,8 @@ def test_lines_of_a_file_that_is_deleted_during_a_run_are_written_again(tmp_path
 REMOVED = """
 import shutil
 import mnist_ddp
-from training.progress import Progress
-Progress.__exit__ = lambda *_: shutil.rmtree({run!r}, ignore_errors=True)
+from training.health import Health
+Health.end_epoch = lambda *_: shutil.rmtree({run!r}, ignore_errors=True) or {{}}
 mnist_ddp.main(mnist_ddp.parse_arguments(["--epochs", "2", "--data", {data!r}, "--modelpath", {run!r}]))
 """
 

@@ -173,7 +173,7 @@ def test_a_network_that_cannot_be_compiled_is_one_sentence_before_the_training(s
     def fail(*_):
         raise InvalidCxxCompiler
 
-    monkeypatch.setattr(mnist_ddp, "warm_up", fail)
+    monkeypatch.setattr(torch, "compile", fail)
     with pytest.raises(SystemExit) as end:
         mnist_ddp.main(mnist_ddp.parse_arguments(["--data", str(small_mnist), "--compile"]))
     assert re.fullmatch(
