@@ -10,7 +10,6 @@ import torch
 from training import TrainingError, data
 from training.data import (
     Dataset,
-    GlobalBatchSampler,
     digits_set,
     fingerprint,
     load_dataset,
@@ -18,7 +17,6 @@ from training.data import (
     split,
 )
 from training.data.idx import NAMES
-from training.distributed import World
 
 pytestmark = pytest.mark.slow
 
@@ -145,32 +143,9 @@ def test_what_is_held_out_is_the_same_for_a_seed_and_nothing_is_in_both_parts():
     assert not torch.equal(split(DATA, CPU, 0.1, seed=4).selection[1], of_held)
 
 
-def test_each_epoch_of_each_seed_has_an_order_of_its_own_and_always_the_same():
-    def draw(seed, epoch):
-        sampler = GlobalBatchSampler(130, 32, World(0, 1, CPU), seed)
-        sampler.epoch = epoch
-        return tuple(torch.cat([indices for indices, _ in sampler]).tolist())
-
-    orders = {draw(seed, epoch) for seed in range(4) for epoch in range(4)}
-    assert len(orders) == 16 and draw(3, 3) in orders
-    assert all(sorted(order) == list(range(130)) for order in orders)
-
-
 def test_the_digits_set_is_the_same_bytes_everywhere():
     digits = load_dataset(None)
     assert digits.train_images.shape == (6000, 28, 28) and digits.train_images.dtype == torch.uint8
     assert digits.test_images.shape == (1000, 28, 28)
     content = b"".join(bytes(tensor.flatten().tolist()) for tensor in digits[:4])
     assert hashlib.sha256(content).hexdigest() == "e2ef8c329fa01a15d82aba0c588f35d3033576c2089117e643ee416d6b636efd"
-
-
-def test_normalised_mnist_has_mean_0_and_width_1(mnist):
-    images = normalise(load_dataset(mnist).train_images, CPU)
-    assert images.shape == (60000, 1, 28, 28) and images.dtype == torch.float32
-    assert abs(images.mean()) < 0.001 and abs(images.std() - 1) < 0.001
-
-
-def test_normalising_leaves_the_images_as_they_are():
-    images = torch.full((1, 28, 28), 255, dtype=torch.uint8)
-    normalise(images, CPU)
-    assert images.min() == 255

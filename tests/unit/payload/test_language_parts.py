@@ -7,12 +7,10 @@ import pytest
 import torch
 from launching import run_code
 from training import TrainingError
-from training.distributed import World
 from training.language.model import GPT, SHAPES, Attention, Shape, count_parameters
 from training.language.options import SIZES
 from training.language.text import (
     open_text,
-    own_share,
     source_files,
     window_at,
 )
@@ -23,14 +21,6 @@ def test_a_pass_takes_each_window_once_in_an_order_of_its_own(count):
     passes = [[window_at(number * count + place, count, 5) for place in range(count)] for number in range(2)]
     assert all(sorted(order) == list(range(count)) for order in passes)
     assert count < 16 or (passes[0] != passes[1] != list(range(count)))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
-def test_the_ranks_take_each_window_of_a_batch_once_and_all_the_same_number(size):
-    shares = [own_share([10, 11, 12, 13, 14, 15], World(rank, size, torch.device("cpu")), 1) for rank in range(size)]
-    assert len({len(share) for share in shares}) == 1
-    taken = [window for share in shares for window in share if window is not None]
-    assert sorted(taken) == [10, 11, 12, 13, 14, 15]
 
 
 @pytest.mark.slow

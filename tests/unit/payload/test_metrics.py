@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from matplotlib.image import imread
 from training import TrainingError, metrics
 from training.metrics import Metrics, read_epochs
 
@@ -86,13 +85,6 @@ def test_a_value_that_is_no_number_is_an_error_at_the_call(tmp_path, undrawn, va
         log.epoch(1, mean_absolute_error=value)
 
 
-def test_a_loss_that_is_no_number_stays_json_and_is_drawn_as_a_gap(tmp_path):
-    write_record(tmp_path, [1, 2], loss=math.nan)
-    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
-    assert [line["loss"] for line in read_epochs(tmp_path / "metrics.jsonl")] == [None, None]
-    assert imread(tmp_path / "curves.png").size
-
-
 def test_a_training_that_was_stopped_leaves_at_once(tmp_path):
     with pytest.raises(SystemExit), Metrics(tmp_path, options={}) as log:
         log.epoch(1, **VALUES)
@@ -143,9 +135,3 @@ def test_a_server_that_fails_ends_no_training_and_its_password_is_not_printed(tm
         log.epoch(1, **VALUES)
     printed = capsys.readouterr().out
     assert printed.count("--mlflow: API request to https://host/api failed") == 2 and "secret" not in printed
-
-
-def test_a_tracker_that_cannot_start_is_one_sentence(tmp_path, monkeypatch):
-    server_of_mlflow(monkeypatch, start_run=fail)
-    with pytest.raises(TrainingError, match=r"^--mlflow: (?!.*secret)[^\n]+\. See docs/watching.md"):
-        Metrics(tmp_path, options={"mlflow": "demo"})
