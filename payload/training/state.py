@@ -21,7 +21,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from training import TrainingError
 from training.accelerator import module_of
 from training.distributed import fail_together, gather
-from training.values import comparable, decode, dump, encode, number
+from training.values import comparable, decode, dump, encode, number, read_back
 
 if TYPE_CHECKING:
     from training.run import Run
@@ -179,12 +179,13 @@ def gather_values(run: Run) -> dict[str, Any] | None:
     world = run.world
     with fail_together(world):
         objects = own_objects(run).items()
-        own = {
+        values = {
             "position": position_numbers(run.position),
+            "schedule": encode(schedule_state(run.schedule), "schedule"),
             "random": random_state(world.device),
             "extra": {name: encode(state_of(subject), f"extra[{name!r}]") for name, subject in objects},
         }
-        schedule = encode(schedule_state(run.schedule), "schedule")
+        own = read_back(values, "schedule, extra or random state")
     ranks = gather(own, world) or []
     with fail_together(world):
         for rank, other in enumerate(ranks):
@@ -196,7 +197,7 @@ def gather_values(run: Run) -> dict[str, Any] | None:
         "best": list(run.best),
         "data": run.data,
         "position": own["position"],
-        "schedule": schedule,
+        "schedule": own["schedule"],
         "extra": sorted(run.extra),
         "each": [one["extra"] for one in ranks],
         "random": [one["random"] for one in ranks],

@@ -137,9 +137,9 @@ def dump(plain: Any) -> memoryview:
     return content.getbuffer()
 
 
-def read_back(plain: Any, name: str) -> None:
-    """Write a plain value to memory and read it; raise TrainingError with ``name`` if torch cannot read it."""
+def read_back(plain: Any, name: str) -> Any:
+    """Return a plain value as it is read from a file, on the CPU; raise TrainingError with ``name`` if torch cannot."""
     try:
-        torch.load(io.BytesIO(dump(plain)), map_location="cpu", weights_only=True)
+        return torch.load(io.BytesIO(dump(plain)), map_location="cpu", weights_only=True)
     except Exception as error:  # of a dozen types
         raise TrainingError(f"{name}: a checkpoint cannot hold it ({in_one_line(error)})") from error
