@@ -142,12 +142,12 @@ def check_sums(
     size = 4
     while size <= options.max_size:
         seconds, is_right = measure(world, size)
-        wrong = faulty_ranks(is_right, world)
-        if wrong:
-            fault = fault or f"FAIL sums: wrong from {show_size(size)} on ranks {wrong}. Check parts of these nodes"
         algorithm = size / seconds / 1e9
         bandwidths[size] = algorithm * (2 * (world.size - 1) / world.size or 1)
         row = f"{show_size(size):>10}{seconds * 1e6:>12.1f}{algorithm:>17.3f}{bandwidths[size]:>12.3f}"
+        wrong = faulty_ranks(is_right, world)
+        if wrong and not fault:
+            fault = f"FAIL sums: wrong from {show_size(size)} on ranks {wrong}. Check parts of these nodes"
         report(f"{row}  {'WRONG' if wrong else 'right'}")
         size *= 2
     return fault or f"sums: right in all {len(bandwidths)} sizes on all ranks", bandwidths
@@ -179,9 +179,9 @@ def check_groups(world: World, length: int, timeout: timedelta) -> str:
 
     Such groups has a mesh of FSDP x TP. In each of them the ranks add their numbers.
     """
-    rows = [list(range(first, first + length)) for first in range(0, world.size, length)]
+    rows = torch.arange(world.size).view(-1, length)
     is_right = True
-    for groups in (rows, [list(column) for column in zip(*rows)]):
+    for groups in (rows.tolist(), rows.T.tolist()):
         group, _ = dist.new_subgroups_by_enumeration(groups, timeout)
         members = dist.get_process_group_ranks(group)
         message = sum_of([world.rank], EXCHANGED, world.device)

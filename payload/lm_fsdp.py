@@ -57,11 +57,6 @@ def sum_of_losses(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(network(inputs).float().flatten(0, 1), labels.flatten(), reduction="sum")
 
 
-def data_share(options: argparse.Namespace, world: World) -> tuple[int, int]:
-    """Return which share of the data this rank has, and the number of shares: --tensor ranks have the same."""
-    return world.rank // options.tensor, world.size // options.tensor
-
-
 def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[list[Tensor]]:
     """Yield this rank's share of the global batch of each step that is left; a rank's last labels may not count."""
     world = run.world
@@ -69,7 +64,7 @@ def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[list[
     for step in range(run.position.step, options.steps):
         places = range(step * options.batch_size, (step + 1) * options.batch_size)
         windows = [window_at(place, count, options.seed) for place in places]
-        share = own_share(windows, *data_share(options, world))
+        share = own_share(windows, world, options.tensor)
         yield load_windows(text.training, share, options.context, world.device)
 
 
@@ -79,8 +74,9 @@ def micro_batches(options: argparse.Namespace, inputs: Tensor, labels: Tensor) -
     return zip(inputs.split(size), labels.split(size))
 
 
-def compute_gradients(options: argparse.Namespace, run: Run, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Add the gradients of this rank's share, in micro-batches; return the sum of its losses."""
+def take_step(options: argparse.Namespace, run: Run, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Take one step on the global batch, of which this rank has a share; return the norm of its gradient."""
+    run.optimizer.zero_grad()
     loss_sum = torch.zeros((), device=inputs.device)
     for words, truth in micro_batches(options, inputs, labels):
         loss = sum_of_losses(run.network, words, truth)
@@ -88,18 +84,11 @@ def compute_gradients(options: argparse.Namespace, run: Run, inputs: Tensor, lab
         # scale the average is the gradient of the mean loss over the global batch, even if the shares differ in size.
         (loss * run.world.size / options.tensor / (options.batch_size * options.context)).backward()
         loss_sum += loss.detach()
-    return loss_sum
-
-
-def take_step(options: argparse.Namespace, run: Run, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Take one step on the global batch, of which this rank has a share; return the norm of its gradient."""
-    run.optimizer.zero_grad()
-    loss = compute_gradients(options, run, inputs, labels)
     # The norm is that of the whole gradient: the parts are DTensors, whose norm is added up over the ranks.
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), options.clip)
     run.optimizer.step()
     run.schedule.step()
-    run.add(loss, options.batch_size)
+    run.add(loss_sum, options.batch_size)
     return norm
 
 
@@ -109,7 +98,7 @@ def validate(options: argparse.Namespace, run: Run, text: Text) -> float:
     world = run.world
     total = count_windows(text.validation, options.context)
     count = min(total, VALIDATION_WINDOWS)
-    windows = own_share([place * total // count for place in range(count)], *data_share(options, world))
+    windows = own_share([place * total // count for place in range(count)], world, options.tensor)
     loss = torch.zeros(1, dtype=torch.float64, device=world.device)
     batch = load_windows(text.validation, windows, options.context, world.device)
     for inputs, labels in micro_batches(options, *batch):
@@ -175,33 +164,30 @@ def train_steps(
     steps = health.batches(batches(options, run, text))
     run.start_clock()
     profile = Profile(options, run.world, report)
-    with Progress("training", options.steps, first_step=position.step, enabled=run.world.rank == 0) as progress:
-        for inputs, labels in profile.batches(steps):
-            norm = take_step(options, run, inputs, labels)
-            progress.update(position.step, lambda: stop.watch(run.mean_loss()))
-            if position.step % options.interval == 0 or position.step == options.steps:
-                run.settle()
-                values = run.measure(validate(options, run, text), norm, options.peak_tflops)
-                name = f"step {position.step}/{options.steps}"
-                memory = values["peak_memory_bytes"] / 1e9
-                used = f"  utilisation {values['utilisation']:.1f} %" if options.peak_tflops else ""
-                progress.done()
-                report(
-                    f"{name}  loss {values['loss']:.4f}  validation loss {values['validation_loss']:.4f}  "
-                    f"tokens/s {values['tokens_per_second']:.0f}  memory {memory:.2f} GB{used}"
-                )
-                values.update(health.end_epoch(name))
-                with fail_together(run.world):
-                    metrics.epoch(position.step, **values)
-                run.start_clock()  # a validation takes no time of the training
-            if checkpoints:
-                checkpoints.save_if_due(run)
-            if position.step < options.steps and stop.agreed():
-                report(
-                    f"{stop.name}: stopped after {position.step} steps, saved in {run.save(checkpoints)}. "
-                    "Run the same command again to resume"
-                )
-                raise SystemExit(stop.status)
+    progress = Progress("training", options.steps, enabled=run.world.rank == 0)
+    for inputs, labels in profile.batches(steps):
+        norm = take_step(options, run, inputs, labels)
+        progress.update(position.step, lambda: stop.watch(run.mean_loss()))
+        if position.step % options.interval == 0 or position.step == options.steps:
+            run.settle()
+            values = run.measure(validate(options, run, text), norm)
+            name = f"step {position.step}/{options.steps}"
+            report(
+                f"{name}  loss {values['loss']:.4f}  validation loss {values['validation_loss']:.4f}  "
+                f"tokens/s {values['tokens_per_second']:.0f}  memory {values['peak_memory_bytes'] / 1e9:.2f} GB"
+            )
+            values.update(health.end_epoch(name))
+            with fail_together(run.world):
+                metrics.epoch(position.step, **values)
+            run.start_clock()  # a validation takes no time of the training
+        if checkpoints:
+            checkpoints.save_if_due(run)
+        if position.step < options.steps and stop.agreed():
+            report(
+                f"{stop.name}: stopped after {position.step} steps, saved in {run.save(checkpoints)}. "
+                "Run the same command again to resume"
+            )
+            raise SystemExit(stop.status)
 
 
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
@@ -214,7 +200,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             directory = options.modelpath / "checkpoints"
             checkpoints = stack.enter_context(ShardedCheckpoints(directory, world, **settings))
             checkpoints.prepare(restart=options.restart)
-        text = open_text(options.data, options.modelpath, options.context, world)
+        text = open_text(options.data, options.context, world)
         with fail_together(world):
             run = set_up(options, text, world)
         report_start(options, run, text, report)

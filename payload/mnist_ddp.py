@@ -29,9 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from training.accelerator import module_of
 from training.checkpoint import Checkpoints, Run, open_checkpoints, save_model
-from training.data import Dataset, GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
+from training.data import GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, sum_over_ranks
 from training.failing import run_training
 from training.finite import check_loss
@@ -51,21 +50,12 @@ def sum_of_losses(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) 
     return F.cross_entropy(scores.float() if bf16 else scores, labels, reduction="sum")
 
 
-def warm_up(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> None:
-    """Load libraries and compile before the clock starts, with a step that changes no weight."""
-    sum_of_losses(model, images, labels, bf16).backward()
-    model.zero_grad()
-    if images.device.type != "cpu":
-        module_of(images.device).synchronize()
-
-
 def train_epoch(
     model: nn.Module,
     run: Run,
     batches: Iterable,
     progress: Progress,
     stop: StopSignals,
-    *,
     bf16: bool = False,
 ) -> None:
     """Take one step per batch; add the steps, and the loss over all ranks, to ``run.position``.
@@ -149,46 +139,12 @@ class Training(NamedTuple):
 
     options: argparse.Namespace
     run: Run
-    model: nn.Module  # the network of the run, compiled if the options say so, as DistributedDataParallel
     sampler: GlobalBatchSampler
     images: Splits
     checkpoints: Checkpoints | None
     metrics: Metrics
     stop: StopSignals
     report: Callable
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all epochs are trained."""
-        return self.run.position.epoch == self.options.epochs
-
-
-def report_start(options: argparse.Namespace, data: Dataset, world: World, report: Callable) -> None:
-    """Report the ranks, the device and the data."""
-    images = f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
-    report_world(world, report, f"data {data.source}: {images}")
-    if options.data is None:
-        report("No MNIST data (--data or MNIST_ROOT): using generated digits")
-
-
-def resume(options: argparse.Namespace, run: Run, checkpoints: Checkpoints | None, report: Callable) -> None:
-    """Continue from the newest checkpoint, if there is one, and report it."""
-    file = run.resume(checkpoints)
-    if file:
-        report(f"resuming after {run.position.epoch} epochs and {run.position.step} steps, from {file}")
-    if run.position.epoch == options.epochs:
-        report("Training is already complete")
-
-
-def wrap(options: argparse.Namespace, run: Run, images: Tensor, labels: Tensor) -> DistributedDataParallel:
-    """Return the network for training; libraries are loaded, and the network compiled, with the first samples."""
-    network = torch.compile(run.network) if options.compile else run.network
-    is_resumed = run.position.epoch + run.position.step > 0
-    has_epochs = run.position.epoch < options.epochs
-    if has_epochs and (run.world.device.type != "cpu" or options.compile or is_resumed):
-        with fail_together(run.world):
-            warm_up(network, images, labels, options.bf16)
-    return DistributedDataParallel(network)
 
 
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
@@ -197,7 +153,10 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     with fail_together(world):
         data = load_dataset(options.data)
     checkpoints = open_checkpoints(options, world)
-    report_start(options, data, world, report)
+    counts = f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
+    report_world(world, report, f"data {data.source}: {counts}")
+    if options.data is None:
+        report("No MNIST data (--data or MNIST_ROOT): using generated digits")
     images = split(data, world.device, options.validation, options.seed)
     if options.validation:
         report(f"{len(images.selection[1])} of the training images are held out for validation")
@@ -205,23 +164,25 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     run, sampler = set_up(options, len(images.training[1]), world)
     if checkpoints and world.rank == 0:
         run.data = fingerprint(data)
-    resume(options, run, checkpoints, report)
-    share = max(1, sampler.batch_size // world.size)
-    model = wrap(options, run, images.training[0][:share], images.training[1][:share])
+    file = run.resume(checkpoints)
+    position = run.position
+    if file:
+        report(f"resuming after {position.epoch} epochs and {position.step} steps, from {file}")
+    was_complete = position.epoch == options.epochs
+    if was_complete:
+        report("Training is already complete")
     with fail_together(world):
         directory = None if world.rank else options.modelpath  # rank 0 writes
-        metrics = Metrics(directory, options=vars(options), first_epoch=run.position.epoch)
-    training = Training(options, run, model, sampler, images, checkpoints, metrics, stop, report)
-    was_complete = training.is_complete
+        metrics = Metrics(directory, options=vars(options), first_epoch=position.epoch)
     with metrics:
-        train_epochs(training)
+        train_epochs(Training(options, run, sampler, images, checkpoints, metrics, stop, report))
         test_accuracy = accuracy(run, *images.test)
         if options.modelpath and world.rank == 0:  # before the metrics close: a fault there does not cost the model
             save_model(run.network.state_dict(), options.modelpath / "mnist_ddp.pt")
 
     report(f"test accuracy: {test_accuracy:.2f} %")
     if not was_complete:  # its time would be that of an earlier start
-        report(f"training time: {run.position.seconds:.1f} s")
+        report(f"training time: {position.seconds:.1f} s")
     if options.modelpath:
         report(f"model written to {options.modelpath / 'mnist_ddp.pt'}")
 
@@ -231,28 +192,30 @@ def train_epochs(training: Training) -> None:
     options = training.options
     run = training.run
     position = run.position
+    stop = training.stop
+    model = DistributedDataParallel(torch.compile(run.network) if options.compile else run.network)
     health = Health(run.world, training.report, enabled=options.health)
-    health.watch(training.model)
+    health.watch(model)
     profile = Profile(options, run.world, training.report)
-    while not training.is_complete:
+    while position.epoch < options.epochs:
         name = f"epoch {position.epoch + 1}/{options.epochs}"
         steps = len(training.sampler)
         training.sampler.epoch = position.epoch
         batches = device_batches(*training.images.training, islice(training.sampler, position.step, None))
         batches = profile.batches(health.batches(batches))
-        with Progress(name, steps, first_step=position.step, enabled=run.world.rank == 0) as progress:
-            train_epoch(training.model, run, batches, progress, training.stop, bf16=options.bf16)
+        progress = Progress(name, steps, enabled=run.world.rank == 0)
+        train_epoch(model, run, batches, progress, stop, options.bf16)
         loss_sum = position.loss_sum
         if position.step == steps:
             end_epoch(training, name, health)
         check_loss(loss_sum, name, run.world)
         file = run.save(training.checkpoints)
-        if not training.is_complete and training.stop.agreed(now=True):
+        if position.epoch < options.epochs and stop.agreed(now=True):
             training.report(
-                f"{training.stop.name}: stopped after {position.epoch} epochs and {position.step} steps, "
+                f"{stop.name}: stopped after {position.epoch} epochs and {position.step} steps, "
                 f"saved in {file}. Run the same command again to resume"
             )
-            raise SystemExit(training.stop.status)
+            raise SystemExit(stop.status)
 
 
 def end_epoch(training: Training, name: str, health: Health) -> None:

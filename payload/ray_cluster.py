@@ -10,7 +10,6 @@ When the script ends, the Ray nodes end, and its exit status is that of rank 0.
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import signal
@@ -22,7 +21,6 @@ import time
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
 
 from training import TrainingError
 
@@ -50,23 +48,39 @@ def ray_environment(environment: Mapping[str, str], directory: str, address: str
 
 
 def wait_for_head(
-    host: str, port: int, node: subprocess.Popen | None = None, *, there: bool = True, seconds: float = START_SECONDS
+    address: tuple[str, int], node: subprocess.Popen | None = None, seconds: float = START_SECONDS
 ) -> None:
-    """Return when the head listens, or not if not ``there``; TrainingError after ``seconds``, or if ``node`` ends."""
+    """Return when Ray's head listens; TrainingError after ``seconds``, or if ``node`` ends."""
     deadline = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=INTERVAL).close()
-            listens: bool | None = True
-        except OSError as error:  # other errors: its node does not answer in time
-            listens = False if isinstance(error, ConnectionRefusedError) else None
-        if listens is there:
-            return
-        if node and node.poll() is not None:
-            raise TrainingError(f"the Ray node of this rank ended with status {node.returncode}")
+    while not listens(address):
+        check_node(node)
         if time.monotonic() > deadline:
-            raise TrainingError(f"no Ray head at {host}:{port} after {seconds:g} s")
+            raise TrainingError(f"no Ray head at {address[0]}:{address[1]} after {seconds:g} s")
         time.sleep(INTERVAL)
+
+
+def wait_for_end(address: tuple[str, int], node: subprocess.Popen) -> None:
+    """Return when Ray's head listens no longer; TrainingError if ``node`` ends before."""
+    while listens(address) is not False:
+        check_node(node)
+        time.sleep(INTERVAL)
+
+
+def listens(address: tuple[str, int]) -> bool | None:
+    """Return whether Ray's head listens; None if its node does not answer in time."""
+    try:
+        socket.create_connection(address, timeout=INTERVAL).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def check_node(node: subprocess.Popen | None) -> None:
+    """Raise TrainingError if a Ray node has ended."""
+    if node and node.poll() is not None:
+        raise TrainingError(f"the Ray node of this rank ended with status {node.returncode}")
 
 
 def wait_for_nodes(size: int, environment: dict[str, str]) -> None:
@@ -90,53 +104,12 @@ def run_script(command: list[str], environment: dict[str, str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-class Launch(NamedTuple):
-    """The launch of this rank: where Ray's head listens, the number of nodes, whether this rank is the head."""
-
-    host: str
-    port: int
-    size: int
-    is_head: bool
-
-
-def read_launch(environment: Mapping[str, str]) -> Launch:
-    """Return the launch, from the variables of a rank; TrainingError without, or with several ranks on a node."""
-    try:
-        port = int(environment["MASTER_PORT"])
-        launch = Launch(
-            environment["MASTER_ADDR"], port, int(environment["WORLD_SIZE"]), is_head=environment["RANK"] == "0"
-        )
-        per_node = int(environment["LOCAL_WORLD_SIZE"])
-        if not 0 < port < 2**16:
-            raise ValueError(f"MASTER_PORT {port}")
-    except (KeyError, ValueError) as error:
-        raise TrainingError(f"no rank of a launch ({error}). Start it with conda-python-distributed") from None
-    if per_node != 1:
-        raise TrainingError(f"{per_node} ranks on this node, but Ray needs one: srun -N2 -n2 on two nodes")
-    return launch
-
-
-def main(arguments: list[str]) -> int:
-    """Run the Ray node of this rank and, on rank 0, the script; return the exit status."""
-    options = list(takewhile(lambda word: word.startswith("-"), arguments))
-    script = arguments[len(options) :]
-    if not script:
-        print("usage: ray_cluster.py [--OPTION=VALUE of ray start ...] SCRIPT [OPTION ...]", file=sys.stderr)
-        return 2
-    launch = read_launch(os.environ)
-    host, port = launch.host, launch.port
-    if launch.is_head and not Path(script[0]).is_file():
-        raise TrainingError(f"{script[0]}: no such file in {Path.cwd()}. Check the path")
-    ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-    address = f"{ip}:{port}"
-    if ":" in ip:
-        address = f"[{ip}]:{port}"
-    role = [f"--address={address}"]
-    if launch.is_head:
-        role = ["--head", f"--node-ip-address={ip}", f"--port={port}"]
-    # in /tmp, because the names of Ray's sockets there have at most 107 bytes (unix(7)), 70 of them its own
-    directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # noqa: S108 - of this user alone, with a random name
-    environment = ray_environment(os.environ, directory, address)
+def ray_command(address: tuple[str, int], is_head: bool, directory: str) -> list[str]:
+    """Return the command that starts the Ray node of this rank."""
+    host, port = address
+    role = [f"--address={host}:{port}"]
+    if is_head:
+        role = ["--head", f"--node-ip-address={host}", f"--port={port}"]
     # Ray would count all CPUs of the machine, report its use to its authors, and refuse a MASTER_PORT from 10002 to
     # 19999, its ports for workers; 0 is any free port
     common = [
@@ -147,17 +120,36 @@ def main(arguments: list[str]) -> int:
         "--disable-usage-stats",
         "--block",
     ]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *role, *common, *options]
+    return [sys.executable, "-m", "ray.scripts.scripts", "start", *role, *common]
+
+
+def main(arguments: list[str]) -> int:
+    """Run the Ray node of this rank and, on rank 0, the script; return the exit status."""
+    options = list(takewhile(lambda word: word.startswith("-"), arguments))
+    script = arguments[len(options) :]
+    if not script:
+        print("usage: ray_cluster.py [--OPTION=VALUE of ray start ...] SCRIPT [OPTION ...]", file=sys.stderr)
+        return 2
+    if os.environ.get("LOCAL_WORLD_SIZE") != "1":
+        raise TrainingError("Ray needs one rank on each node. Start it with conda-python-distributed: srun -N2 -n2")
+    is_head = os.environ["RANK"] == "0"
+    if is_head and not Path(script[0]).is_file():
+        raise TrainingError(f"{script[0]}: no such file in {Path.cwd()}. Check the path")
+    address = (socket.gethostbyname(os.environ["MASTER_ADDR"]), int(os.environ["MASTER_PORT"]))
+    # in /tmp, because the names of Ray's sockets there have at most 107 bytes (unix(7)), 70 of them its own
+    directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # noqa: S108 - of this user alone, with a random name
+    environment = ray_environment(os.environ, directory, f"{address[0]}:{address[1]}")
     node = None
     try:
-        if not launch.is_head:
-            wait_for_head(host, port)
+        if not is_head:
+            wait_for_head(address)
+        command = [*ray_command(address, is_head, directory), *options]
         node = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        if not launch.is_head:
-            wait_for_head(host, port, node, there=False, seconds=math.inf)
+        if not is_head:
+            wait_for_end(address, node)
             return 0
-        wait_for_head(host, port, node)
-        wait_for_nodes(launch.size, environment)
+        wait_for_head(address, node)
+        wait_for_nodes(int(os.environ["WORLD_SIZE"]), environment)
         return run_script(script, environment)
     finally:
         if node:

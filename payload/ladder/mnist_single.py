@@ -25,15 +25,10 @@ def read_idx(path):
     """Return the content of an IDX file of bytes, plain or compressed, as uint8 of its shape."""
     # 0, 0, 8 (bytes), the number of dimensions; the size of each as 4 bytes, the highest first; then the values
     with path.open("rb") if path.exists() else gzip.open(f"{path}.gz") as file:
-        magic = file.read(4)
-        if magic[:3] != b"\0\0\x08":
-            sys.exit(f"{path}: not an IDX file of bytes. Copy the file again")
-        shape = [int.from_bytes(file.read(4), "big") for _ in range(magic[3])]
-        size = math.prod(shape)
-        content = file.read(size + 1)
-        if len(content) != size:
-            sys.exit(f"{path}: the header announces {size} bytes of data, which are not there. Copy the file again")
-        return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape)
+        dimensions = file.read(4)[3]
+        shape = [int.from_bytes(file.read(4), "big") for _ in range(dimensions)]
+        content = file.read(math.prod(shape) + 1)  # one more shows that there is more
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape)
 
 
 # The digits 0 to 9, each 5 pixels wide and 7 high
@@ -48,33 +43,30 @@ GLYPHS = """
 """
 
 
-def generate_digits(count, seed):
+def generate_digits(count):
     """Return noisy images of digits at random places, uint8 [count, 28, 28], and their labels."""
     rows = [[pixel == "#" for pixel in row] for row in GLYPHS.split()]
     small = torch.tensor(rows).view(7, 10, 5).transpose(0, 1)
     glyphs = small.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)  # [10, 21, 15]
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(10, (count,), generator=generator)
-    images = torch.randint(100, (count, 28, 28), generator=generator)
-    places = torch.randint(7, (count, 2), generator=generator)
-    for image, label, (top, left) in zip(images, labels, places.tolist()):
+    torch.manual_seed(count)
+    labels = torch.randint(10, (count,))
+    images = torch.randint(100, (count, 28, 28))
+    for image, label in zip(images, labels):
+        top, left = torch.randint(7, (2,)).tolist()
         image[top : top + 21, left : left + 15] += 155 * glyphs[label]
     return images.to(torch.uint8), labels
 
 
-def load_mnist(directory):
-    """Return the training and the test set; without a directory, of generated digits."""
+def load_mnist(directory, part, count):
+    """Return a part of MNIST, "train" or "t10k"; without a directory, ``count`` generated digits.
+
+    Images are float32 [n, 1, 28, 28] with mean 0 and standard deviation 1, labels int64 [n].
+    """
     if directory:
-        train = (read_idx(directory / "train-images-idx3-ubyte"), read_idx(directory / "train-labels-idx1-ubyte"))
-        test = (read_idx(directory / "t10k-images-idx3-ubyte"), read_idx(directory / "t10k-labels-idx1-ubyte"))
+        images = read_idx(directory / f"{part}-images-idx3-ubyte")
+        labels = read_idx(directory / f"{part}-labels-idx1-ubyte")
     else:
-        train = generate_digits(6000, seed=1)
-        test = generate_digits(1000, seed=2)
-    return make_dataset(*train), make_dataset(*test)
-
-
-def make_dataset(images, labels):
-    """Return images, float32 [n, 1, 28, 28] with mean 0 and standard deviation 1, with their labels."""
+        images, labels = generate_digits(count)
     pixels = images.unsqueeze(1).float() / 255
     return TensorDataset((pixels - 0.1307) / 0.3081, labels.long())
 
@@ -142,18 +134,19 @@ def train(options):
     data = options.data or "generated digits"
     print(f"device {device}, torch {torch.__version__}, data {data}")
 
-    train_set, test_set = load_mnist(options.data)
+    train_set = load_mnist(options.data, "train", 6000)
+    test_set = load_mnist(options.data, "t10k", 1000)
     order = torch.Generator()
     train_loader = DataLoader(train_set, options.batch_size, sampler=RandomSampler(train_set, generator=order))
     test_loader = DataLoader(test_set, 1000)
 
-    torch.manual_seed(options.seed)
+    torch.manual_seed(0)
     model = build_model().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs * len(train_loader))
 
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-    settings = {"epochs": options.epochs, "batch size": options.batch_size, "lr": options.lr, "seed": options.seed}
+    settings = {"epochs": options.epochs, "batch size": options.batch_size, "lr": options.lr}
     done = 0  # epochs
     if options.modelpath:
         options.modelpath.mkdir(parents=True, exist_ok=True)
@@ -162,7 +155,7 @@ def train(options):
         print(f"resuming after {done} epochs")
 
     for epoch in range(done + 1, options.epochs + 1):
-        order.manual_seed(options.seed + epoch)  # each epoch has its own order, also after a restart
+        order.manual_seed(epoch)  # each epoch has its own order, also after a restart
         start = time.perf_counter()
         loss = train_epoch(model, train_loader, optimizer, schedule, device)
         speed = len(train_set) / (time.perf_counter() - start)
@@ -182,7 +175,6 @@ def parse_arguments(description):
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=0.003)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--modelpath", type=Path, help="write a checkpoint to this directory, and resume from it")
     return parser.parse_args()
 

@@ -14,7 +14,7 @@ import socket
 import tempfile
 import weakref
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,34 +27,14 @@ from training.distributed import World, broadcast, fail_together, gather
 from training.files import INCOMPLETE, reading, temporary_name, write_file, writing
 from training.finite import check_weights
 from training.run import Position, Run
-from training.state import (
-    REMEDY,
-    check_values,
-    gather_values,
-    is_trained,
-    load_network,
-    load_optimizer,
-    load_values,
-    network_state,
-    random_state,
-    set_random_state,
-)
-from training.values import dump, encode, in_one_line, read_back
+from training.state import REMEDY, check_values, gather_values, load_object, load_values, parts_of, state_of
+from training.values import dump, encode, in_one_line
 
 __all__ = ["Checkpoints", "Position", "Run", "open_checkpoints", "save_model"]  # what programs import from here
 
 BEST = "best.pt"
-PARTS = ("model", "optimizer", "schedule", "position", "random", "settings")
 # The memory of a mapped file is the page cache's, once for all ranks of a node.
 MAPPED = {"mmap": True} if torch.__version__ >= "2.1" else {}
-
-
-class UnusableError(Exception):
-    """A checkpoint is damaged; the text tells why."""
-
-
-def damaged(reason: str) -> UnusableError:
-    return UnusableError(f"damaged ({reason})")
 
 
 class Checkpoints:
@@ -72,11 +52,10 @@ class Checkpoints:
         self.keep = keep
         self.is_locked = False
         self.is_first = True  # no checkpoint has been written
-        self.unusable: set[Path] = set()  # not written again since
 
     def paths(self) -> list[Path]:
         """Return all checkpoints but the best, oldest first."""
-        found = [path for path in self.directory.iterdir() if self.pattern.fullmatch(path.name)]
+        found = [path for path in self.directory.glob("*") if self.pattern.fullmatch(path.name)]
         return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
 
     def prepare(self, *, restart: bool = False) -> None:
@@ -111,18 +90,16 @@ class Checkpoints:
             pass  # train without the lock: NFS, for example, locks no directory
         self.is_locked = True
 
+    def collect(self, run: Run) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return the state of the networks and optimizers of a run, and on rank 0 all other values."""
+        with fail_together(self.world):
+            parts = {part: encode(state_of(subject), part) for part, subject in parts_of(run).items()}
+        return parts, gather_values(run)
+
     def check(self, run: Run) -> None:
         """Raise TrainingError, before the first step, if a checkpoint cannot hold a value of the run, and name it."""
-        random = random_state(self.world.device)
-        values = gather_values(run)
-        with fail_together(self.world):
-            network_state(run.network)
-            groups = encode(run.optimizer.state_dict()["param_groups"], "optimizer: param_groups")
-            if values:
-                states = values.pop("extra")
-                own = [state for name, state in states.items() if not is_trained(run.extra[name])]
-                read_back([values, groups, own], "settings, schedule or extra")
-        set_random_state(random, self.world.device)  # state_dict() of a data loader draws a number
+        with torch.random.fork_rng(devices=[]):  # state_dict() of a data loader draws a number
+            self.collect(run)
 
     def save(self, run: Run) -> str:
         """Write a checkpoint, also as best.pt after the best epoch; return its path.
@@ -130,17 +107,15 @@ class Checkpoints:
         If a parameter is not a finite number, all ranks end, and the checkpoints stay as they are.
         """
         check_weights(run.network.parameters(), self.world)
-        values = gather_values(run)
+        parts, values = self.collect(run)
         here = run.position
         path = self.directory / f"epoch-{here.epoch:04}-step-{here.step:06}.pt"
         with fail_together(self.world):
             if values:
-                optimizer = encode(run.optimizer.state_dict(), "optimizer")
-                state = {"model": network_state(run.network), "optimizer": optimizer, **values}
-                self.write(path, state, is_best=here.step == 0 and here.epoch == here.best_epoch)
+                self.write(path, {**parts, **values}, is_best=here.step == 0 and here.epoch == here.best_epoch)
         return str(path)
 
-    def write(self, path: Path, state: Mapping, *, is_best: bool = False) -> None:
+    def write(self, path: Path, state: Mapping, *, is_best: bool) -> None:
         """Write ``state`` and, once it is complete on the disk, delete the oldest checkpoints.
 
         The first one is read. On a failure all other files stay as they were, and TrainingError is raised.
@@ -158,72 +133,48 @@ class Checkpoints:
         self.delete_outdated(path)
 
     def delete_outdated(self, newest: Path) -> None:
-        """Delete, up to ``newest``, the oldest checkpoints, and those that could not be used."""
-        self.unusable.discard(newest)
+        """Delete the oldest of the checkpoints up to ``newest``."""
         paths = self.paths()
-        if newest not in paths:  # another process deleted it
-            return
-        paths = paths[: paths.index(newest) + 1]
-        kept = [path for path in paths if path not in self.unusable][-self.keep :]
-        for path in paths:
-            if path not in kept:
+        if newest in paths:  # no other process deleted it
+            for path in paths[: paths.index(newest) + 1][: -self.keep]:
                 delete(path)
 
-    def newest(self, load: Callable[[Path], Any]) -> Any:
-        """Return what ``load`` makes of the newest checkpoint for which it raises no UnusableError; None without any.
+    def resume(self, run: Run) -> str | None:
+        """Continue a run from the newest checkpoint that is undamaged, and return its path; None without any.
 
-        Rank 0 reports the others. If there is no other checkpoint, it raises TrainingError, and the other ranks exit.
+        Raises TrainingError if all are damaged.
         """
         faults = []
+        for path in reversed(broadcast(self.paths(), self.world)):
+            with fail_together(self.world), reading(path):
+                fault = self.find_damage(path)
+            found = [each for each in broadcast(gather(fault, self.world), self.world) if each]
+            if not found:
+                self.load(run, path)
+                return str(path)
+            faults.append(f"{path}: damaged ({found[0]})")
+            if self.world.rank == 0:
+                print(f"{faults[-1]}; trying the checkpoint before", flush=True)
         with fail_together(self.world):
-            paths = self.paths() if self.world.rank == 0 else []
-        for path in reversed(broadcast(paths, self.world)):
-            try:
-                return load(path)
-            except UnusableError as error:
-                faults.append(f"{path}: {error}")
-                self.unusable.add(path)
-                if self.world.rank == 0:
-                    print(f"{faults[-1]}; trying the checkpoint before", flush=True)
-        with fail_together(self.world):
-            if faults and self.world.rank == 0:
+            if faults:
                 raise TrainingError(f"{faults[0]}, and no other checkpoint is left. Restore one, {REMEDY}")
         return None
 
-    def load(self, run: Run, path: Path) -> str:
-        """Continue a run from a checkpoint, and return its path; UnusableError, on all ranks, if it is damaged."""
+    def find_damage(self, path: Path) -> str | None:
+        """Return what is wrong with a checkpoint, as this rank finds; raise OSError if it cannot be read."""
+        if self.world.rank > 0:
+            return None
+        return damage_of(path)
 
-        def check() -> None:
-            if self.world.rank == 0:
-                check_file(path)
-
-        self.agree(check)
-        state = self.agree(lambda: read(path))
-        with fail_together(self.world):
-            missing = [part for part in PARTS if part not in state]
-            if missing:
-                raise TrainingError(
-                    f"{path}: written by another program: it has no {', '.join(missing)}. Choose another directory "
-                    "with --modelpath"
-                )
-            check_values(path, state, run)
+    def load(self, run: Run, path: Path) -> None:
+        """Continue a run from a checkpoint."""
+        with fail_together(self.world), reading(path):
+            state = read(path)
             with fitting(path):
-                load_network(run.network, state["model"])
-                load_optimizer(run.optimizer, state["optimizer"])
+                check_values(path, state, run)
+                for part, subject in parts_of(run).items():
+                    load_object(subject, state[part])
                 load_values(state, run)
-        return str(path)
-
-    def agree(self, decide: Callable[[], Any]) -> Any:
-        """Return what ``decide`` returns on this rank; an UnusableError of one is raised on all."""
-        result = fault = None
-        with fail_together(self.world):
-            try:
-                result = decide()
-            except UnusableError as error:
-                fault = error
-        for each in filter(None, broadcast(gather(fault, self.world), self.world)):
-            raise each
-        return result
 
 
 def open_checkpoints(options: argparse.Namespace, world: World) -> Checkpoints | None:
@@ -256,45 +207,41 @@ def save_model(state: Mapping[str, Tensor], path: Path) -> None:
         write_file(path, dump({name: tensor.cpu() for name, tensor in state.items()}))
 
 
-def check_file(path: Path) -> None:
-    """Raise UnusableError if the file is incomplete or changed, TrainingError if it cannot be read."""
-    with reading(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                wrong = archive.testzip()  # torch.load does not compare the checksums
-                names = archive.namelist()
-        except MemoryError:
+def damage_of(path: Path) -> str | None:
+    """Return what is wrong with a file, if anything; raises OSError or TrainingError if it cannot be read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            wrong = archive.testzip()  # torch.load does not compare the checksums
+            names = archive.namelist()
+        if wrong:
+            return f"wrong checksum of {wrong}"
+        # torch before 2.6 runs a program of TorchScript although it is to load weights only (CVE-2025-32434)
+        if torch.__version__ < "2.6" and any(name.endswith("constants.pkl") for name in names):
+            return "it is a program, and nothing in it was executed"
+        read(path)
+    except (TrainingError, MemoryError):
+        raise
+    except Exception as error:  # for damaged files zipfile and torch raise a dozen types
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: a place before the start
             raise
-        except Exception as error:  # for damaged files zipfile raises a dozen types
-            if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: a place before the start
-                raise
-            raise damaged(in_one_line(error)) from error
-    if wrong:
-        raise damaged(f"wrong checksum of {wrong}")
-    # torch before 2.6 runs a program of TorchScript although it is to load weights only (CVE-2025-32434)
-    if torch.__version__ < "2.6" and any(name.endswith("constants.pkl") for name in names):
-        raise damaged("it is a program, and nothing in it was executed")
+        return in_one_line(error)
+    return None
 
 
 def read(path: Path) -> dict:
     """Return the state in ``path``, on the CPU, as tensors that are mapped from the file; no code in it runs.
 
-    Raises UnusableError if it is damaged, TrainingError if it cannot be read.
+    Raises TrainingError if this node does not see it, or torch cannot read it, and torch's errors if it is damaged.
     """
     if not path.exists():
         raise TrainingError(f"{path}: not found on {socket.gethostname()}. All nodes must see the same directory")
-    with reading(path):
-        try:
-            return torch.load(str(path), map_location="cpu", weights_only=True, **MAPPED)
-        except (OSError, MemoryError):
-            raise
-        except pickle.UnpicklingError as error:
-            raise TrainingError(
-                f"{path}: torch {torch.__version__} cannot read it, and nothing in it was executed "
-                f"({in_one_line(error)}). Use the program that wrote it, {REMEDY}"
-            ) from error
-        except Exception as error:  # for damaged files torch raises a dozen types
-            raise damaged(in_one_line(error)) from error
+    try:
+        return torch.load(str(path), map_location="cpu", weights_only=True, **MAPPED)
+    except pickle.UnpicklingError as error:
+        raise TrainingError(
+            f"{path}: torch {torch.__version__} cannot read it, and nothing in it was executed "
+            f"({in_one_line(error)}). Use the program that wrote it, {REMEDY}"
+        ) from error
 
 
 @contextmanager

@@ -190,31 +190,16 @@ def read_ranks(environment: Mapping[str, str]) -> Ranks:
     """
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return Ranks(0, 1, 0)
-    ranks = Ranks(*(read_number(environment, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
-    has_address = bool(environment.get("MASTER_ADDR")) and 0 <= read_number(environment, "MASTER_PORT") < 2**16
-    if not (0 <= ranks.rank < ranks.size < 2**31 and ranks.local_rank >= 0 and has_address):
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-        given = ", ".join(describe_variable(environment, name) for name in names)
-        raise TrainingError(
-            f"invalid variables of a rank: {given}. Start the script with a launcher that sets all of them, such as "
-            "torchrun, or unset RANK and WORLD_SIZE"
-        )
-    return ranks
-
-
-def read_number(environment: Mapping[str, str], name: str) -> int:
-    """Return the whole number in a variable; -1 if there is none."""
-    value = environment.get(name, "")
-    if value.isdecimal():
-        return int(value)
-    return -1
-
-
-def describe_variable(environment: Mapping[str, str], name: str) -> str:
-    """Return a variable and its value, for a message."""
-    if environment.get(name):
-        return f"{name}={environment[name]}"
-    return f"{name} not set"
+    given = {name: environment.get(name, "not set") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    if all(value.isdecimal() for value in given.values()):
+        ranks = Ranks(*map(int, given.values()))
+        if ranks.rank < ranks.size:
+            return ranks
+    variables = ", ".join(f"{name}={value}" for name, value in given.items())
+    raise TrainingError(
+        f"invalid variables of a rank: {variables}. Start the script with a launcher that sets all of them, such as "
+        "torchrun, or unset RANK and WORLD_SIZE"
+    )
 
 
 def select_device(use_gpu: bool, local_rank: int) -> torch.device:

@@ -35,8 +35,8 @@ def run_training(train: Callable, options: argparse.Namespace, *, interval: int 
 
 
 @contextmanager
-def fail_in_one_line(note: Callable[[], str] = str) -> Iterator[None]:
-    """Exit if the ``with`` block raises; the line of an unexpected fault ends with ``note()``, after its traceback."""
+def fail_in_one_line() -> Iterator[None]:
+    """Exit if the ``with`` block raises, with a line; an unexpected fault has its traceback before it."""
     try:
         yield
         return
@@ -51,5 +51,5 @@ def fail_in_one_line(note: Callable[[], str] = str) -> Iterator[None]:
             )
         else:
             traceback.print_exc()
-            fault = f"{type(error).__name__}: {error}{note()}"
+            fault = f"{type(error).__name__}: {error}"
     sys.exit(f"{rank_name()}: {fault}")

@@ -15,26 +15,14 @@ from training import TrainingError
 INCOMPLETE = f".*.{8 * '[0-9a-f]'}.incomplete"  # what write_file calls a file until it is complete
 
 
-def remedy_for(error: OSError, option: str = "--modelpath") -> str:
-    """Return what a user can do about a file that could not be written."""
-    if error.errno == errno.ENOENT and error.filename and not Path(error.filename).parent.exists():
-        return f"Its directory was removed during the run: start again, with a directory that stays ({option})"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"The files before it are undamaged: free some space and start again, or use another {option}"
-    return (
-        f"The files before it are undamaged: choose another directory with {option}; in a container, one that is bound"
-    )
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Raise TrainingError if the ``with`` block cannot read ``path``, for example because a server is out of reach."""
     try:
         yield
-    except (OSError, MemoryError) as error:
-        reason = getattr(error, "strerror", "not enough memory")
+    except OSError as error:
         raise TrainingError(
-            f"{path}: cannot be read ({reason}). Nothing was changed: start again when it can be read"
+            f"{path}: cannot be read ({error.strerror}). Nothing was changed: start again when it can be read"
         ) from error
 
 
@@ -44,7 +32,10 @@ def writing(path: Path, option: str = "--modelpath") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TrainingError(f"{path}: cannot be written ({error.strerror}). {remedy_for(error, option)}") from error
+        raise TrainingError(
+            f"{path}: cannot be written ({error.strerror}). The files before it are undamaged: free some space, or "
+            f"choose another directory with {option}; in a container, one that is bound"
+        ) from error
 
 
 def temporary_name(path: Path) -> Path:

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from statistics import fmean
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -21,14 +20,6 @@ from training.distributed import World, gather
 UNTIMED = 2
 TIMED_ONE_IN = 8  # on a GPU: recording a pair of events takes some microseconds
 MOST_TIMED = 256  # the newest steps of an epoch: the events of a GPU are kept until its end
-
-
-class RankTime(NamedTuple):
-    """The mean time that a rank takes alone in a step, and its host."""
-
-    seconds: float
-    rank: int
-    place: str
 
 
 class Health:
@@ -114,20 +105,18 @@ class Health:
         ranks = gather((own, describe_place(self.world.device)), self.world)
         if ranks is None:
             return {}
-        timed = sorted(RankTime(time, rank, place) for rank, (time, place) in enumerate(ranks) if time is not None)
+        timed = sorted((time, rank, place) for rank, (time, place) in enumerate(ranks) if time is not None)
         if not timed:
-            self.report(f"{name}  slowest rank: unknown: too few steps to time one")
             return {}
-        median = timed[(len(timed) - 1) // 2].seconds
-        slowest = timed[-1]
-        ratio = slowest.seconds / median if median else 1
-        alone = f"{1e3 * slowest.seconds:.2f} ms alone per step, {ratio:.2f} times the median"
-        self.report(f"{name}  slowest rank {slowest.rank} ({slowest.place}): {alone}")
+        median, _, _ = timed[(len(timed) - 1) // 2]
+        seconds, rank, place = timed[-1]
+        alone = f"{1e3 * seconds:.2f} ms alone per step, {seconds / median:.2f} times the median"
+        self.report(f"{name}  slowest rank {rank} ({place}): {alone}")
         return {
             "step_seconds_alone": median,
-            "slowest_seconds_alone": slowest.seconds,
-            "slowest_rank": slowest.rank,
-            "slowest_place": slowest.place,
+            "slowest_seconds_alone": seconds,
+            "slowest_rank": rank,
+            "slowest_place": place,
         }
 
 

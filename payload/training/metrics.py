@@ -7,17 +7,16 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from training import TrainingError
 from training.files import write_file, writing
-from training.pictures import write_picture
 from training.values import in_one_line, json_settings, number
 
 PICTURE = "curves.png"
 METRICS_FILE = "metrics.jsonl"
-CURVES = 2  # numbers that are drawn beside the losses
 Values = Mapping[str, object]
 
 
@@ -30,37 +29,26 @@ def read_epochs(path: Path, key: str = "epoch") -> list[dict]:
         return []
     epochs = []
     for line in path.read_text(errors="replace").splitlines():
-        try:
+        with suppress(ValueError, TypeError, KeyError):
             values = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(values, dict) and isinstance(values.get(key), int):
+            values[key] += 0  # a number
             epochs.append(values)
     return epochs
 
 
-def draw_curves(metrics_file: Path, picture: Path, key: str = "epoch") -> None:
-    """Draw the losses of a metrics.jsonl, and the first CURVES other numbers, over ``key`` as a PNG.
+def draw_curves(lines: list[dict], picture: Path, key: str) -> None:
+    """Draw the losses in ``lines`` over ``key`` as a PNG; a failure ends no training."""
+    try:
+        from matplotlib.figure import Figure
 
-    Nothing is drawn of an empty file; a line reports that drawing failed.
-    """
-    lines = read_epochs(metrics_file, key)
-    if not lines:
-        return
-    names = [name for name, value in lines[-1].items() if not isinstance(value, str)]
-    losses = [name for name in names if "loss" in name]
-    others = [[name] for name in names if name not in (*losses, key)][:CURVES]
-    panels = [losses, *others] if losses else others
-
-    def draw(figure) -> None:
-        for place, panel in enumerate(panels, start=1):
-            axes = figure.add_subplot(1, len(panels), place, xlabel=key)
-            axes.xaxis.get_major_locator().set_params(integer=True)
-            for name in panel:
+        axes = Figure(layout="constrained").add_subplot(xlabel=key)
+        for name in lines[-1]:
+            if "loss" in name:
                 axes.plot([line[key] for line in lines], [line.get(name) for line in lines], "o-", label=name)
-            axes.legend()
-
-    write_picture(picture, draw, width=4 * len(panels))
+        axes.legend()
+        axes.figure.savefig(picture)
+    except Exception as error:  # matplotlib, its settings and its fonts can raise anything
+        print(f"no {picture} ({error}). If matplotlib is missing: pip install matplotlib", flush=True)
 
 
 class Tracker(NamedTuple):
@@ -131,10 +119,10 @@ class Metrics:
     ...     metrics.epoch(3, loss=0.09, accuracy=98.1, ...)
 
     ``metrics.jsonl`` holds one JSON object per epoch, or per what else ``key`` numbers. ``first_epoch`` is the
-    number of completed epochs: lines of later epochs are removed, so that a resumed training repeats none, and the
-    curves are drawn at once. A ``with`` block draws the curves again, unless an exception ends it. ``options`` are
-    logged to the programs that they name: ``tensorboard``, ``wandb`` (a project) and ``mlflow``. Raises TrainingError
-    if a file cannot be written or a package is missing.
+    number of completed epochs: lines of later epochs are removed, so that a resumed training repeats none. A ``with``
+    block draws the losses at its end, unless an exception ends it. ``options`` are logged to the programs that they
+    name: ``tensorboard``, ``wandb`` (a project) and ``mlflow``. Raises TrainingError if a file cannot be written or a
+    package is missing.
     """
 
     def __init__(self, directory: Path | None, *, options: Values, first_epoch: int = 0, key: str = "epoch"):
@@ -151,7 +139,6 @@ class Metrics:
                 self.trackers[name] = TRACKERS[name](directory, options, first_epoch)
             except Exception as error:  # each package raises types of its own
                 raise TrainingError(f"--{name}: {reason(error)}. See docs/watching.md, or omit --{name}") from None
-        draw_curves(self.path, directory / PICTURE, key)
 
     def epoch(self, epoch: int, **values: object) -> None:
         """Record the values of an epoch, or of what else ``key`` numbers, counted from 1.
@@ -183,5 +170,5 @@ class Metrics:
     def __exit__(self, fault: type[BaseException] | None, *_: object) -> None:
         for name, tracker in self.trackers.items():
             attempt(name, tracker.close, int(fault is not None))
-        if self.directory and fault is None:
-            draw_curves(self.path, self.directory / PICTURE, self.key)
+        if self.directory and self.lines and fault is None:
+            draw_curves(self.lines, self.directory / PICTURE, self.key)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST = 2**31 - 1  # of a whole number
-MOST_TEXT = 240  # characters of a message
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -23,14 +22,7 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str):
         if os.environ.get("RANK") not in (None, "", "0"):  # all ranks have the same command line, and end with it
             self.exit(2)
-        self.exit(2, f"{self.prog}: {shorten(message)}. See --help\n")
-
-
-def shorten(message: str) -> str:
-    """Return a message, or the start of one that is too long."""
-    if len(message) > MOST_TEXT:
-        return f"{message[:MOST_TEXT]}..."
-    return message
+        self.exit(2, f"{self.prog}: {message}. See --help\n")
 
 
 def integer(least: int, most: int = MOST) -> Callable[[str], int]:

@@ -107,4 +107,4 @@ class Run:
         if not checkpoints:
             return None
         checkpoints.check(self)
-        return checkpoints.newest(lambda path: checkpoints.load(self, path))
+        return checkpoints.resume(self)

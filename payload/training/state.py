@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The state of a run as plain values (see training/values.py), and back.
+"""The state of a run, and back.
 
-Network and optimizer, and with ``gather_values``, ``check_values`` and ``load_values`` everything else.
+Networks and optimizers have the same state on all ranks (``parts_of``); ``gather_values``, ``check_values`` and
+``load_values`` are about everything else, as plain values (see training/values.py).
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 import sys
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from training import TrainingError
 from training.accelerator import module_of
-from training.distributed import broadcast, fail_together, gather
-from training.values import decode, dump, encode, is_same, json_settings, number
+from training.distributed import fail_together, gather
+from training.values import comparable, decode, dump, encode, number, read_back
 
 if TYPE_CHECKING:
     from training.run import Run
@@ -30,6 +30,7 @@ REMEDY = "choose another directory with --modelpath, or start from scratch with 
 COUNTS = ("epoch", "step", "samples", "loss_sum")  # of a position: the same numbers on all ranks
 MACHINE_OPTIONS = ("fused", "foreach", "capturable")  # of an optimizer: they depend on the device
 COMPILED = "_orig_mod."  # in the names of a module that torch.compile has wrapped
+OLDER: dict[str, Any] = {"best": ("accuracy", "max"), "data": None, "extra": [], "each": [{}]}  # not in those of 1.1.0
 
 
 def inner_network(network: nn.Module) -> nn.Module:
@@ -43,28 +44,62 @@ def inner_network(network: nn.Module) -> nn.Module:
             return network
 
 
-def network_state(network: nn.Module, name: str = "network") -> dict[str, Any]:
-    """Return the state of the inner network; its tensors are not copied."""
-    state = inner_network(network).state_dict()
-    for key in list(state):
-        state[key.replace(COMPILED, "")] = encode(state.pop(key), f"{name}: {key}")
-    return state
+def is_trained(subject: object) -> bool:
+    """Return whether an object has the same state on all ranks: a network or an optimizer."""
+    return isinstance(subject, (nn.Module, torch.optim.Optimizer))
+
+
+def parts_of(run: Run) -> dict[str, nn.Module | torch.optim.Optimizer]:
+    """Return network, optimizer, and the networks and optimizers in ``extra``, by their names in a checkpoint."""
+    extra = {f"extra[{name!r}]": subject for name, subject in run.extra.items() if is_trained(subject)}
+    return {"model": run.network, "optimizer": run.optimizer, **extra}
+
+
+def own_objects(run: Run) -> dict[str, Any]:
+    """Return the objects in ``extra`` of which each rank may have another state."""
+    return {name: subject for name, subject in run.extra.items() if not is_trained(subject)}
+
+
+def check_object(subject: Any, name: str) -> None:
+    """Raise TrainingError with ``name`` if an object of ``extra`` has no state."""
+    is_generator = hasattr(subject, "bit_generator") or hasattr(subject, "set_state")
+    if not is_generator and not hasattr(subject, "load_state_dict"):
+        raise TrainingError(f"{name}: {type(subject).__qualname__} has no state_dict() and load_state_dict()")
+
+
+def state_of(subject: Any) -> Any:
+    """Return the state of an object; its tensors are not copied."""
+    if isinstance(subject, nn.Module):
+        return {name.replace(COMPILED, ""): value for name, value in inner_network(subject).state_dict().items()}
+    if hasattr(subject, "bit_generator"):  # a Generator of NumPy
+        return subject.bit_generator.state
+    if hasattr(subject, "state_dict"):
+        return subject.state_dict()
+    return subject.get_state()  # a Generator of torch
+
+
+def load_object(subject: Any, saved: Any) -> None:
+    """Set the state of an object; raises the object's error if it does not fit."""
+    if isinstance(subject, nn.Module):
+        load_network(inner_network(subject), saved)
+    elif isinstance(subject, torch.optim.Optimizer):
+        load_optimizer(subject, saved)
+    elif hasattr(subject, "bit_generator"):
+        subject.bit_generator.state = decode(saved)
+    elif hasattr(subject, "state_dict"):
+        subject.load_state_dict(decode(saved))
+    else:
+        subject.set_state(decode(saved))
 
 
 def load_network(network: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Copy a saved state to the inner network; raises torch's RuntimeError if it does not fit."""
-    network = inner_network(network)
-    own = network.state_dict()
-    names = {name.replace(COMPILED, ""): name for name in own}
-    for prefix in ("module.", "_orig_mod.", "module."):  # of wrappers, in checkpoints of release 1.1.0
-        if not names.keys() & saved.keys() and all(name.startswith(prefix) for name in saved):
-            saved = {name[len(prefix) :]: value for name, value in saved.items()}
-    parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}
-    own.clear()  # what is left are the versions of the modules
-    for name, value in saved.items():
-        name = names.get(name, name)
-        own[name] = value if name in parameters else decode(value)  # torch copies parameters, but not all buffers
-    network.load_state_dict(own)
+    """Copy a saved state to a network; raises torch's RuntimeError if it does not fit."""
+    state = network.state_dict()
+    names = {name.replace(COMPILED, ""): name for name in state}
+    state.clear()  # what is left are the versions of the modules
+    for name, value in decode(saved).items():
+        state[names.get(name, name)] = value
+    network.load_state_dict(state)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
@@ -72,36 +107,31 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
 
     Options that depend on the machine, and those that the saved state does not have, stay the run's own.
     """
-    own = optimizer.state_dict()["param_groups"]
-    sizes = [len(group["params"]) for group in saved["param_groups"]]
-    if sizes != [len(group["params"]) for group in own]:
-        raise ValueError("its optimizer has other groups of parameters")
-    groups = []
+    groups = decode(saved["param_groups"])
     state = {}
-    for mine, group, live in zip(own, saved["param_groups"], optimizer.param_groups):
-        machine = {name: mine[name] for name in MACHINE_OPTIONS if name in mine}
-        groups.append({**mine, **decode(group), **machine})
+    for group, own, live in zip(groups, optimizer.state_dict()["param_groups"], optimizer.param_groups):
+        for name, value in own.items():
+            if name in MACHINE_OPTIONS or name not in group:
+                group[name] = value
         for place, parameter in zip(group["params"], live["params"]):
             if place in saved["state"]:
-                state[place] = optimizer_state(saved["state"][place], parameter, bool(machine.get("fused")))
+                state[place] = optimizer_state(saved["state"][place], parameter, group.get("fused"))
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 @torch.no_grad()
-def optimizer_state(saved: Mapping[str, Any], parameter: Tensor, is_fused: bool) -> dict[str, Any]:
+def optimizer_state(saved: Mapping[str, Any], parameter: Tensor, is_fused: bool | None) -> dict[str, Any]:
     """Return what an optimizer keeps for a parameter, in new memory with the strides of the parameter."""
     state = {}
     for name, value in saved.items():
-        if not isinstance(value, Tensor) or value.dim() == 0:
-            state[name] = decode(value)
-        elif hasattr(value, "_local_tensor"):  # a DTensor, which was made in the form of the parameter
+        if hasattr(value, "_local_tensor"):  # a DTensor, which was made in the form of the parameter
             state[name] = value
-        elif value.shape == parameter.shape:
+        elif isinstance(value, Tensor) and value.shape == parameter.shape:
             state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-        elif is_fused:  # its step would write beyond the memory
+        elif isinstance(value, Tensor) and value.dim() and is_fused:  # its step would write beyond the memory
             raise ValueError(f"{name} of its optimizer has shape {[*value.shape]} for a weight {[*parameter.shape]}")
         else:
-            state[name] = value.clone()
+            state[name] = decode(value)
     return state
 
 
@@ -127,51 +157,11 @@ def set_random_state(saved: Mapping[str, Any], device: torch.device) -> None:
         sys.modules["numpy"].random.set_state(state["numpy"])
 
 
-def is_trained(subject: object) -> bool:
-    """Return whether an object has the same state on all ranks: a network or an optimizer."""
-    return isinstance(subject, (nn.Module, torch.optim.Optimizer))
-
-
-def check_object(subject: Any, name: str) -> None:
-    """Raise TrainingError with ``name`` if an object of ``extra`` has no state."""
-    is_generator = hasattr(subject, "bit_generator") or hasattr(subject, "set_state")
-    if not is_generator and not hasattr(subject, "load_state_dict"):
-        raise TrainingError(f"{name}: {type(subject).__qualname__} has no state_dict() and load_state_dict()")
-
-
-def object_state(subject: Any, name: str) -> Any:
-    """Return the state of an object as a plain value; raise TrainingError with the name of what cannot be stored."""
-    if isinstance(subject, nn.Module):
-        return network_state(subject, name)
-    if hasattr(subject, "bit_generator"):  # a Generator of NumPy
-        return encode(subject.bit_generator.state, name)
-    if hasattr(subject, "state_dict"):
-        return encode(subject.state_dict(), name)
-    return encode(subject.get_state(), name)  # a Generator of torch
-
-
-def load_object(subject: Any, saved: Any) -> None:
-    """Set the state of an object."""
-    if isinstance(subject, nn.Module):
-        load_network(subject, saved)
-    elif isinstance(subject, torch.optim.Optimizer):
-        load_optimizer(subject, saved)
-    elif hasattr(subject, "bit_generator"):
-        subject.bit_generator.state = decode(saved)
-    elif hasattr(subject, "state_dict"):
-        subject.load_state_dict(decode(saved))
-    else:
-        subject.set_state(decode(saved))
-
-
 def schedule_state(schedule: Any) -> Any:
     """Return the state of a schedule, None without one; its functions, which torch 2.0 has in it, are left out."""
     if schedule is None:
         return None
-    state = schedule.state_dict()
-    for name in [name for name, value in state.items() if callable(value)]:
-        del state[name]
-    return encode(state, "schedule")
+    return {name: value for name, value in schedule.state_dict().items() if not callable(value)}
 
 
 def position_numbers(position: Any) -> dict[str, int | float]:
@@ -181,103 +171,94 @@ def position_numbers(position: Any) -> dict[str, int | float]:
 
 
 def gather_values(run: Run) -> dict[str, Any] | None:
-    """Return, on rank 0, everything but network and optimizer as plain values; all ranks call it.
+    """Return, on rank 0, everything but the parts of a run as plain values; all ranks call it.
 
-    Random states are kept for each rank, and so is an object of ``extra`` whose state differs between ranks.
+    Random states and objects of ``extra`` are those of each rank. Raises TrainingError if a count of the position
+    differs between ranks: each has counted for itself.
     """
-    with fail_together(run.world):
-        extra = {name: object_state(subject, f"extra[{name!r}]") for name, subject in run.extra.items()}
-        own = {
+    world = run.world
+    with fail_together(world):
+        objects = own_objects(run).items()
+        values = {
             "position": position_numbers(run.position),
-            "random": random_state(run.world.device),
-            "digests": {name: digest(state) for name, state in extra.items() if not is_trained(run.extra[name])},
+            "schedule": encode(schedule_state(run.schedule), "schedule"),
+            "random": random_state(world.device),
+            "extra": {name: encode(state_of(subject), f"extra[{name!r}]") for name, subject in objects},
         }
-    ranks = gather(own, run.world)
-    with fail_together(run.world):
-        each = differing_names(ranks) if ranks else []
-    each = broadcast(each, run.world)
-    parts = gather({name: extra[name] for name in each}, run.world)
-    if ranks is None or parts is None:
+        own = read_back(values, "schedule, extra or random state")
+    ranks = gather(own, world) or []
+    with fail_together(world):
+        for rank, other in enumerate(ranks):
+            check_counts(own["position"], other["position"], rank)
+    if world.rank > 0:
         return None
-    for name in each:
-        extra[name] = [part[name] for part in parts]
     return {
         "settings": run.settings,
         "best": list(run.best),
         "data": run.data,
         "position": own["position"],
-        "schedule": schedule_state(run.schedule),
-        "extra": extra,
-        "each": each,
+        "schedule": own["schedule"],
+        "extra": sorted(run.extra),
+        "each": [one["extra"] for one in ranks],
         "random": [one["random"] for one in ranks],
     }
 
 
-def digest(state: Any) -> str:
-    """Return the SHA-256 of a plain value: the same on two ranks if the values are."""
-    return hashlib.sha256(dump(state)).hexdigest()
-
-
-def differing_names(ranks: list[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the objects whose state differs between ranks.
-
-    Raises TrainingError if a count of the position differs: each rank has counted for itself.
-    """
-    first = ranks[0]
-    for rank, other in enumerate(ranks):
-        for name in COUNTS:
-            value = first["position"].get(name)
-            if not is_same(value, other["position"].get(name)):
-                raise TrainingError(
-                    f"position.{name} is {value} on rank 0 and {other['position'][name]} on rank {rank}. Set it to the "
-                    "sum over all ranks (training.distributed.sum_over_ranks)"
-                )
-    return [
-        name for name in first["digests"] if any(other["digests"][name] != first["digests"][name] for other in ranks)
-    ]
+def check_counts(first: Mapping[str, Any], other: Mapping[str, Any], rank: int) -> None:
+    """Raise TrainingError if a count of a rank's position is not that of rank 0."""
+    for name in COUNTS:
+        if comparable(first.get(name)) != comparable(other.get(name)):
+            raise TrainingError(
+                f"position.{name} is {first[name]} on rank 0 and {other[name]} on rank {rank}. Set it to the sum over "
+                "all ranks (training.distributed.sum_over_ranks)"
+            )
 
 
 def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what tells a run from others, by names for messages."""
-    parts = json_settings(values["settings"])
-    parts["best="] = list(values["best"])
-    parts["extra="] = sorted(values["extra"])
-    parts["schedule="] = values["schedule"] is not None
-    return parts
+    return {
+        **values["settings"],
+        "best=": values["best"],
+        "extra=": sorted(values["extra"]),
+        "schedule=": values["schedule"] is not None,
+        "data=": values["data"],
+    }
 
 
 def check_values(path: Path, saved: Mapping[str, Any], run: Run) -> None:
     """Raise TrainingError if the values in ``path`` are of another run."""
-    then = identity({"best": ("accuracy", "max"), "extra": [], **saved})  # release 1.1.0 stored neither
+    then = identity({**OLDER, **saved})
     now = identity(vars(run))
-    changed = [name for name in {**now, **then} if not is_same(then.get(name), now.get(name))]
+    if then["data="] is None or now["data="] is None:  # without a fingerprint
+        then["data="] = now["data="]
+    changed = [name for name in {**now, **then} if comparable(then.get(name)) != comparable(now.get(name))]
     if changed:
         found = [f"{name} {then.get(name)} (now {now.get(name)})" for name in changed[:9]]
-        raise TrainingError(f"{path}: written with {', '.join(found)}. Use the same options, {REMEDY}")
-    data = saved.get("data")  # None: without a fingerprint
-    if data and run.data and data != run.data:
-        raise TrainingError(f"{path}: written with other data. Use the same data (--data or MNIST_ROOT), {REMEDY}")
-    ranks = len(saved["random"])
-    if saved.get("each") and ranks != run.world.size:
-        raise TrainingError(
-            f"{path}: extra {saved['each']} is of {ranks} ranks (now {run.world.size}), each with its own. Use {ranks} "
-            f"ranks, {REMEDY}"
-        )
+        raise TrainingError(f"{path}: written with {', '.join(found)}. Use the same options and data, {REMEDY}")
     for name, most in run.limits.items():
         if saved["position"][name] > most:
             raise TrainingError(f"{path}: {name} {saved['position'][name]} is beyond the end of this run ({most})")
 
 
 def load_values(saved: Mapping[str, Any], run: Run) -> None:
-    """Continue a run with its values, after ``check_values``, and after network and optimizer have been loaded."""
+    """Continue a run with its values, after ``check_values``, and after its parts have been loaded."""
+    rank, size, device, _ = run.world
     if run.schedule is not None:
         run.schedule.load_state_dict(decode(saved["schedule"]))
-    for name, subject in run.extra.items():
-        state = saved["extra"][name]
-        if name in saved["each"]:
-            state = state[run.world.rank]
-        load_object(subject, state)
-    for name in position_numbers(run.position):
-        setattr(run.position, name, saved["position"].get(name, getattr(run.position, name)))
-    if len(saved["random"]) == run.world.size:  # those of other ranks cannot be assigned: the seeds stay
-        set_random_state(saved["random"][run.world.rank], run.world.device)
+    each = saved.get("each", OLDER["each"])
+    for name, subject in own_objects(run).items():
+        states = [one[name] for one in each]
+        load_object(subject, state_for(states, name, rank, size))
+    for name, value in saved["position"].items():
+        setattr(run.position, name, value)
+    if len(saved["random"]) == size:  # those of other ranks cannot be assigned: the seeds stay
+        set_random_state(saved["random"][rank], device)
+
+
+def state_for(states: list[Any], name: str, rank: int, size: int) -> Any:
+    """Return which of the states of an object a rank continues; ValueError if they are of other ranks, and differ."""
+    if len(states) == size:
+        return states[rank]
+    if any(bytes(dump(state)) != bytes(dump(states[0])) for state in states):
+        raise ValueError(f"extra {name!r} is of {len(states)} ranks, each with its own, and these are {size} ranks")
+    return states[0]

@@ -39,7 +39,8 @@ def json_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     A path becomes its text, a scalar of NumPy or torch a number, a tuple a list.
     """
-    return {str(name): to_json(value, f"settings[{name!r}]") for name, value in settings.items()}
+    kinds = "a number, a text, a path, or a list or dict of these"
+    return {str(name): to_json(value, f"settings[{name!r}]", kinds) for name, value in settings.items()}
 
 
 def number(value: Any, name: str) -> int | float:
@@ -50,7 +51,7 @@ def number(value: Any, name: str) -> int | float:
     return found
 
 
-def to_json(value: Any, name: str, kinds: str = "a number, a text, a path, or a list or dict of these") -> Any:
+def to_json(value: Any, name: str, kinds: str) -> Any:
     """Return a value as JSON keeps it; raise TrainingError, with ``name`` and ``kinds``, if JSON cannot hold it."""
     try:
         return json.loads(json.dumps(value, default=json_value))
@@ -67,14 +68,9 @@ def json_value(value: Any) -> Any:
     raise TypeError(f"{type_name(value)} cannot be compared with that of a checkpoint")
 
 
-def is_same(saved: Any, own: Any) -> bool:
-    """Return whether two JSON values are equal: 1 equals 1.0, and NaN equals NaN."""
-    if isinstance(saved, dict) and isinstance(own, dict):
-        return saved.keys() == own.keys() and all(is_same(saved[key], own[key]) for key in own)
-    if isinstance(saved, list) and isinstance(own, list):
-        return len(saved) == len(own) and all(map(is_same, saved, own))
-    are_nan = saved != saved and own != own
-    return are_nan or saved == own
+def comparable(value: Any) -> Any:
+    """Return a JSON value that is equal to another if its numbers are, also where they are NaN."""
+    return json.loads(json.dumps(value), parse_constant=str)
 
 
 def encode(value: Any, name: str) -> Any:
@@ -82,30 +78,28 @@ def encode(value: Any, name: str) -> Any:
 
     Raises TrainingError with the name of the part that a checkpoint cannot hold.
     """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
     if isinstance(value, Tensor):
         return encode_tensor(value, name)
-    if isinstance(value, (dict, Counter)):
-        items = {encode_key(key, name): encode(each, f"{name}[{key!r}]") for key, each in value.items()}
-        if isinstance(value, Counter):
-            return {COUNTER: items}
-        return items
+    if isinstance(value, Counter):
+        return {COUNTER: encode_items(value, name)}
+    if isinstance(value, dict):
+        return encode_items(value, name)
     if type(value) in (list, tuple, torch.Size):
         kind = list if isinstance(value, list) else tuple
         return kind(encode(each, f"{name}[{place}]") for place, each in enumerate(value))
-    if type(value).__module__ == "numpy" and value.dtype.kind in "biufcSU":
-        return {ARRAY: torch.tensor(list(value.tobytes()), dtype=torch.uint8), "of": (value.dtype.str, value.shape)}
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, (int, float, str)):  # of a subclass, such as IntEnum
-        return to_json(value, name)
+    if type(value).__module__ == "numpy" and value.dtype.kind in "biufU":
+        return {ARRAY: value.tolist(), "of": (value.dtype.str, value.shape)}
     raise TrainingError(f"{name}: {type_name(value)}. A checkpoint holds numbers, texts, lists, dicts and tensors")
 
 
-def encode_key(key: Any, name: str) -> Any:
-    """Return a key of the dictionary ``name``, a number, a text or None; raise TrainingError for others."""
-    if key is not None and type(key) not in (bool, int, float, str):
-        raise TrainingError(f"{name}: its key {key!r} is {type_name(key)}. A checkpoint holds numbers and texts")
-    return key
+def encode_items(items: Mapping[Any, Any], name: str) -> dict[Any, Any]:
+    """Return the dictionary ``name`` as a plain value; raise TrainingError for a key of another kind."""
+    for key in items:
+        if key is not None and type(key) not in (bool, int, float, str):
+            raise TrainingError(f"{name}: its key {key!r} is {type_name(key)}. A checkpoint holds numbers and texts")
+    return {key: encode(each, f"{name}[{key!r}]") for key, each in items.items()}
 
 
 def encode_tensor(tensor: Tensor, name: str) -> Tensor:
@@ -120,7 +114,7 @@ def encode_tensor(tensor: Tensor, name: str) -> Tensor:
 
 def decode(plain: Any) -> Any:
     """Return the value that ``encode`` made plain; tensors are copied, and keep no mapped file open."""
-    if isinstance(plain, Tensor):
+    if isinstance(plain, Tensor) and not hasattr(plain, "_local_tensor"):  # a DTensor is not of a file
         return plain.clone()
     if type(plain) in (list, tuple):
         return type(plain)(decode(each) for each in plain)
@@ -129,16 +123,11 @@ def decode(plain: Any) -> Any:
     if COUNTER in plain:
         return Counter(plain[COUNTER])
     if ARRAY in plain:
-        return decode_array(plain)
+        import numpy as np
+
+        dtype, shape = plain["of"]
+        return np.array(plain[ARRAY], dtype).reshape(shape)[()]
     return {key: decode(each) for key, each in plain.items()}
-
-
-def decode_array(plain: Mapping[str, Any]) -> Any:
-    """Return an array or a scalar of NumPy."""
-    import numpy as np
-
-    dtype, shape = plain["of"]
-    return np.ndarray(shape, dtype, bytearray(plain[ARRAY].tolist()))[()]
 
 
 def dump(plain: Any) -> memoryview:
@@ -148,9 +137,9 @@ def dump(plain: Any) -> memoryview:
     return content.getbuffer()
 
 
-def read_back(plain: Any, name: str) -> None:
-    """Write a plain value to memory and read it; raise TrainingError with ``name`` if torch cannot read it."""
+def read_back(plain: Any, name: str) -> Any:
+    """Return a plain value as it is read from a file, on the CPU; raise TrainingError with ``name`` if torch cannot."""
     try:
-        torch.load(io.BytesIO(dump(plain)), map_location="cpu", weights_only=True)
+        return torch.load(io.BytesIO(dump(plain)), map_location="cpu", weights_only=True)
     except Exception as error:  # of a dozen types
         raise TrainingError(f"{name}: a checkpoint cannot hold it ({in_one_line(error)})") from error

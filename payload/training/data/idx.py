@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from training import TrainingError
+from training.values import in_one_line
 
 #: The files of MNIST: training images and labels, test images and labels.
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -27,37 +28,29 @@ def read_mnist(directory: Path) -> list[Tensor]:
     folder = raw if raw.is_dir() else directory
     tensors = []
     for images_name, labels_name in (NAMES[:2], NAMES[2:]):
-        images = read_idx(folder / images_name, dimensions=3)
-        labels = read_idx(folder / labels_name, dimensions=1)
-        if images.shape != (len(labels), 28, 28):
-            fail(folder / images_name, f"{len(labels)} images of 28 x 28 pixels, one for each label")
+        images = read_idx(folder / images_name)
+        labels = read_idx(folder / labels_name)
+        if images.shape != (len(labels), 28, 28) or not len(labels):
+            expected = f"{len(labels)} images of 28 x 28 pixels, one for each label"
+            raise TrainingError(f"{folder / images_name}: expected {expected}. Copy the files again")
         tensors += [images, labels.long()]
     return tensors
 
 
-def fail(path: Path, expected: str) -> None:
-    raise TrainingError(f"{path}: expected {expected}. Copy the files again")
-
-
-def read_idx(path: Path, *, dimensions: int) -> Tensor:
+def read_idx(path: Path) -> Tensor:
     """Read an IDX file of unsigned bytes, plain or as ``path`` with ``.gz``; raises TrainingError.
 
-    The format: the magic number 0x00 0x00 0x08 ``dimensions``, the size of each dimension as a
-    big-endian 32-bit integer, then the bytes, last dimension fastest. Returns uint8 of those sizes.
+    The format: 0, 0, 8 and the number of dimensions, the size of each dimension as a big-endian 32-bit integer, then
+    the bytes, last dimension fastest. Returns uint8 of those sizes.
     """
-    magic = bytes((0, 0, 8, dimensions))
     try:
         with path.open("rb") if path.exists() else gzip.open(f"{path}.gz") as file:
-            found = file.read(4)
+            dimensions = file.read(4)[3]
             shape = [int.from_bytes(file.read(4), "big") for _ in range(dimensions)]
-            size = math.prod(shape)
-            content = file.read(min(size, MOST_BYTES) + 1)  # one more shows that there is more
-    except (OSError, EOFError, zlib.error) as error:
+            content = file.read(min(math.prod(shape), MOST_BYTES) + 1)  # one more shows that there is more
+        return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape)
+    except (OSError, EOFError, IndexError, RuntimeError, ValueError, zlib.error) as error:
         raise TrainingError(
-            f"{path}: cannot be read ({error}). Set --data or MNIST_ROOT to the directory of the four MNIST files"
+            f"{path}: cannot be read ({in_one_line(error)}). Set --data or MNIST_ROOT to the directory of the four "
+            "MNIST files"
         ) from None
-    if found != magic:
-        fail(path, f"an IDX file of bytes in {dimensions} dimensions")
-    if not len(content) == size > 0:
-        fail(path, f"{size} bytes of data for the shape {shape}")
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape)

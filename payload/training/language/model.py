@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A GPT on bytes, and its arithmetic: operations of a token, the memory of a rank."""
+"""A GPT on bytes, and the memory of a rank."""
 
 from __future__ import annotations
 
@@ -143,17 +143,6 @@ def set_first_weights(network: GPT, seed: int) -> None:
 def count_parameters(network: GPT) -> int:
     """Return the number of parameters of the whole model."""
     return sum(parameter.numel() for parameter in network.parameters())
-
-
-def flops_per_token(network: GPT) -> int:
-    """Return the operations of training on a token: 6 N + 12 L d T, after appendix B of the PaLM paper.
-
-    N are the weights that are multiplied (without those of the places), L the blocks, d the width, T the
-    context: https://arxiv.org/abs/2204.02311. As there, attention counts as if every byte saw all others of its
-    window, and what is computed again with --recompute does not count.
-    """
-    layers, width = network.shape
-    return 6 * (count_parameters(network) - network.places.weight.numel()) + 12 * layers * width * network.context
 
 
 def peak_memory(device: torch.device) -> int:

@@ -44,7 +44,6 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add("--recompute", action="store_true", help="activation checkpointing: less memory, more time")
     interval = "between two lines with the validation loss (default: a tenth of all)"
     add("--interval", type=integer(1), metavar="STEPS", help=interval)
-    add("--peak-tflops", type=number(), metavar="N", help="of a device in bfloat16, for the utilisation")
     add_speed(parser, "blocks")
     add_output(parser)
     every = "write a checkpoint every 500 steps, or every 90s, 30m or 2h (default: 30m)"

@@ -11,7 +11,7 @@ import torch
 from training import checkpoint
 from training.distributed import sum_over_ranks
 from training.finite import check_loss
-from training.language.model import GPT, flops_per_token, peak_memory
+from training.language.model import GPT, peak_memory
 
 
 @dataclass
@@ -70,23 +70,19 @@ class Run(checkpoint.Run):
         position.part_seconds += seconds
         self.start_clock()
 
-    def measure(self, validation_loss: float, norm: torch.Tensor, peak_teraflops: float | None) -> dict:
+    def measure(self, validation_loss: float, norm: torch.Tensor) -> dict:
         """Return the values of the steps since the last line, and begin the next; all ranks must call it.
 
-        ``norm`` is that of the last gradient. The utilisation, in per cent of ``peak_teraflops`` of a device, is None
-        without it.
+        ``norm`` is that of the last gradient.
         """
         position = self.position
         world = self.world
         check_loss(validation_loss, f"the validation after step {position.step}", world)
-        speed = position.part_tokens / position.part_seconds
-        flops = 100 * speed * flops_per_token(self.network) / world.size / 1e12
         values = {
             "loss": position.loss_sum / position.part_tokens,
             "validation_loss": validation_loss,
-            "tokens_per_second": speed,
+            "tokens_per_second": position.part_tokens / position.part_seconds,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            "utilisation": peak_teraflops and flops / peak_teraflops,
             "peak_memory_bytes": peak_memory(world.device),
             "tokens": position.tokens,
             "gradient_norm": float(norm.full_tensor()),

@@ -33,7 +33,7 @@ class Text(NamedTuple):
     fingerprint: str
 
 
-def open_text(data: Path | None, modelpath: Path | None, context: int, world: World) -> Text:
+def open_text(data: Path | None, context: int, world: World) -> Text:
     """Return the text of --data, by default the source of Python's standard library; all ranks must call it.
 
     A file is mapped where it is; the files of a directory are joined in memory, with a zero byte after each. Raises
@@ -42,7 +42,7 @@ def open_text(data: Path | None, modelpath: Path | None, context: int, world: Wo
     """
     name = str(data or f"source of Python {platform.python_version()}'s standard library")
     with fail_together(world):
-        tokens = read_text(data, modelpath)
+        tokens = read_text(data)
     own_fingerprint = fingerprint(tokens)
     expected = broadcast(own_fingerprint, world)
     start = len(tokens) - len(tokens) // HELD_OUT
@@ -57,19 +57,18 @@ def open_text(data: Path | None, modelpath: Path | None, context: int, world: Wo
     return Text(name, tokens[:start], tokens[start:], own_fingerprint)
 
 
-def source_files(data: Path | None, modelpath: Path | None = None) -> list[Path]:
-    """Return the files of a directory, sorted, without hidden ones and without those of the run.
+def source_files(data: Path | None) -> list[Path]:
+    """Return the files of a directory, sorted, without hidden ones.
 
     Without ``data`` they are the modules of Python's standard library, without its tests. Raises TrainingError if there
     are none.
     """
     root = (data or Path(sysconfig.get_path("stdlib"))).resolve()
-    own = modelpath and modelpath.resolve()
     found = []
     for path in sorted(root.rglob("*" if data else "*.py")):
         parts = path.relative_to(root).parts
         is_hidden = any(part.startswith(".") for part in parts)
-        is_left_out = own in path.parents if data else parts[0] in LEFT_OUT
+        is_left_out = not data and parts[0] in LEFT_OUT
         if path.is_file() and not is_hidden and not is_left_out:
             found.append(path)
     if not found:
@@ -77,12 +76,12 @@ def source_files(data: Path | None, modelpath: Path | None = None) -> list[Path]
     return found
 
 
-def read_text(data: Path | None, modelpath: Path | None) -> Tensor:
+def read_text(data: Path | None) -> Tensor:
     """Return the bytes of a file, mapped into memory, or of a directory's files; raises TrainingError."""
     try:
         if data and data.is_file():
             return torch.from_file(str(data), shared=False, size=data.stat().st_size, dtype=torch.uint8)
-        joined = b"".join(path.read_bytes() + b"\0" for path in source_files(data, modelpath))
+        joined = b"".join(path.read_bytes() + b"\0" for path in source_files(data))
     except (OSError, RuntimeError) as error:
         raise TrainingError(f"{data}: cannot be read on {platform.node()} ({in_one_line(error)})") from None
     return torch.frombuffer(bytearray(joined), dtype=torch.uint8)
@@ -124,10 +123,11 @@ def window_at(position: int, count: int, seed: int) -> int:
     return int(order_of_pass(count, seed, number)[place])
 
 
-def own_share(windows: list[int], rank: int, size: int) -> list[int | None]:
-    """Return the windows of a global batch that a rank takes.
+def own_share(windows: list[int], world: World, tensor: int) -> list[int | None]:
+    """Return the windows of a global batch that a rank takes; ``tensor`` consecutive ranks take the same.
 
     All ranks have the same number: where a batch cannot be divided evenly, the last of some ranks is None.
     """
-    missing = -len(windows) % size
-    return [*windows, *[None] * missing][rank::size]
+    shares = world.size // tensor
+    missing = -len(windows) % shares
+    return [*windows, *[None] * missing][world.rank // tensor :: shares]

@@ -18,15 +18,15 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from training import TrainingError
-from training.checkpoint import Checkpoints, Run, damaged, delete, fitting, read
+from training.checkpoint import Checkpoints, Run, delete, fitting, read
 from training.distributed import World, broadcast, fail_together
 from training.files import reading, sync_directory, temporary_name, writing
 from training.finite import check_weights
 from training.options import Interval
-from training.sharded.state import is_divided, load_run, new_tensors, split_run, without_parts
+from training.sharded.state import load_run, new_tensors, split_parts
 from training.sharded.storage import VALUES, ShardWriter, find_damage
-from training.state import REMEDY, check_values, random_state, set_random_state
-from training.values import dump, read_back
+from training.state import REMEDY, check_values, gather_values
+from training.values import dump
 
 HALF_HOUR = Interval(seconds=1800)
 QUESTION_STEPS = 8  # between the questions whether a checkpoint is due by the clock of rank 0
@@ -78,19 +78,16 @@ class ShardedCheckpoints(Checkpoints):
     def path_after(self, step: int) -> Path:
         return self.directory / f"step-{step:08}"
 
-    def check(self, run: Run) -> None:
-        """Raise TrainingError, before the first step, if a checkpoint cannot hold a value of the run, and name it."""
-        random = random_state(self.world.device)
+    def collect(self, run: Run) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return the tensors of a run by part and name, and on rank 0 all other values."""
         with fail_together(self.world):
             if any(isinstance(module, FullyShardedDataParallel) for module in run.network.modules()):
                 raise TrainingError("network: FullyShardedDataParallel cannot be saved. Use fully_shard in its place")
-            if isinstance(run.optimizer, torch.optim.LBFGS) and any(map(is_divided, run.network.parameters())):
-                raise TrainingError("optimizer: LBFGS of a divided network cannot be saved. Use another, such as AdamW")
-        _, values = split_run(run)
-        with fail_together(self.world):
-            for name, part in (values or {}).items():
-                read_back(part, name)
-        set_random_state(random, self.world.device)  # state_dict() of a data loader draws a number
+            tensors, parts = split_parts(run)
+        values = gather_values(run)
+        if values:
+            values["parts"] = parts
+        return tensors, values
 
     def save_if_due(self, run: Run) -> None:
         """Start a checkpoint if one is due; call it after every step."""
@@ -115,7 +112,7 @@ class ShardedCheckpoints(Checkpoints):
         if hasattr(run, "settle"):
             run.settle()  # brings its position up to date
         check_weights(run.network.parameters(), self.world)
-        tensors, values = split_run(run)
+        tensors, values = self.collect(run)
         path = self.path_after(run.position.step)
         temporary = broadcast(temporary_name(path), self.world)
         complete = partial(self.complete, temporary, path)
@@ -158,29 +155,23 @@ class ShardedCheckpoints(Checkpoints):
                 delete(self.temporary)
             raise
 
-    def load(self, run: Run, path: Path) -> str:
-        """Continue a run from a checkpoint, and return its path; UnusableError, on all ranks, if it is damaged.
+    def find_damage(self, path: Path) -> str | None:
+        if (path / OLD_MANIFEST).exists():
+            raise TrainingError(f"{path}: written by release 1.1.0 or older. Resume it with that release, or {REMEDY}")
+        return find_damage(path, self.world)
+
+    def load(self, run: Run, path: Path) -> None:
+        """Continue a run from a checkpoint.
 
         The number of ranks, and how the network is divided, may differ from that of the checkpoint.
         """
-        self.agree(lambda: check_files(path, self.world))
-        saved = self.agree(lambda: read(path / VALUES))
-        with fail_together(self.world):
-            check_values(path, saved, without_parts(run))
+        with fail_together(self.world), reading(path):
+            saved = read(path / VALUES)
+            with fitting(path):
+                check_values(path, saved, run)
             reader = dcp.FileSystemReader(path)
             tensors = new_tensors(run, reader.read_metadata())
         dcp.load(tensors, storage_reader=reader, process_group=self.group)
         with fail_together(self.world), fitting(path):
             load_run(run, tensors, saved)
         self.step = run.position.step
-        return str(path)
-
-
-def check_files(path: Path, world: World) -> None:
-    """Raise UnusableError if files of a checkpoint are damaged, TrainingError if they cannot be read."""
-    if (path / OLD_MANIFEST).exists():
-        raise TrainingError(f"{path}: written by release 1.1.0 or older. Resume it with that release, or {REMEDY}")
-    with reading(path):
-        fault = find_damage(path, world)
-    if fault:
-        raise damaged(fault)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The state of a run in two parts: large tensors, which the ranks write together, and plain values."""
+"""The networks and optimizers of a run: large tensors, which the ranks write together, and plain values."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,34 +11,13 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import Metadata
 
 from training import TrainingError
-from training.distributed import fail_together
-from training.state import COMPILED, gather_values, inner_network, is_trained, load_object, load_values
-from training.values import decode, encode
+from training.state import load_object, load_values, parts_of, state_of
+from training.values import encode
 
 if TYPE_CHECKING:
     from training.checkpoint import Run
 
 TENSOR = "training.tensor"  # in place of a tensor among the values: its name in the checkpoint
-
-
-def parts_of(run: Run) -> dict[str, nn.Module | torch.optim.Optimizer]:
-    """Return network, optimizer, and the networks and optimizers in ``extra``, by their names in a checkpoint."""
-    extra = {f"extra.{name}": subject for name, subject in run.extra.items() if is_trained(subject)}
-    return {"model": run.network, "optimizer": run.optimizer, **extra}
-
-
-def without_parts(run: Run) -> Run:
-    """Return the run, and its position, without the networks and optimizers in ``extra``."""
-    others = copy.copy(run)
-    others.extra = {name: subject for name, subject in run.extra.items() if not is_trained(subject)}
-    return others
-
-
-def state_of(subject: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the state of a network or an optimizer; its tensors are not copied."""
-    if isinstance(subject, nn.Module):
-        return {name.replace(COMPILED, ""): value for name, value in inner_network(subject).state_dict().items()}
-    return dict(subject.state_dict())
 
 
 def take_tensors(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -87,22 +65,18 @@ def is_divided(tensor: Tensor | None) -> bool:
     return hasattr(tensor, "_local_tensor")
 
 
-def split_run(run: Run) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any] | None]:
-    """Return the tensors of a run by part and name, and on rank 0 its values; all ranks call it."""
+def split_parts(run: Run) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Return the tensors of networks and optimizers by part and name, and everything else of them as plain values."""
     tensors = {}
-    parts = {}
-    with fail_together(run.world):
-        forms = forms_of(run)
-        for part, subject in parts_of(run).items():
-            own: dict[str, Tensor] = {}
-            parts[part] = encode(take_tensors(state_of(subject), part, own), part)
-            for name, tensor in own.items():
-                check_form(name, tensor, find_form(forms, name))
-            if own:  # torch.distributed.checkpoint would store an empty dictionary as an object
-                tensors[part] = {name[len(part) + 1 :]: tensor for name, tensor in own.items()}
-    values = gather_values(without_parts(run))
-    if values is not None:
-        values["parts"] = parts
+    values = {}
+    forms = forms_of(run)
+    for part, subject in parts_of(run).items():
+        own: dict[str, Tensor] = {}
+        values[part] = encode(take_tensors(state_of(subject), part, own), part)
+        for name, tensor in own.items():
+            check_form(name, tensor, find_form(forms, name))
+        if own:  # torch.distributed.checkpoint would store an empty dictionary as an object
+            tensors[part] = {name[len(part) + 1 :]: tensor for name, tensor in own.items()}
     return tensors, values
 
 
@@ -133,6 +107,6 @@ def new_tensors(run: Run, metadata: Metadata) -> dict[str, Tensor]:
 
 def load_run(run: Run, tensors: dict[str, Tensor], saved: Mapping[str, Any]) -> None:
     """Continue a run with tensors and values that were read; raises torch's errors if a part does not fit."""
-    for name, subject in parts_of(run).items():
-        load_object(subject, put_tensors(decode(saved["parts"][name]), tensors))
-    load_values(saved, without_parts(run))
+    for part, subject in parts_of(run).items():
+        load_object(subject, put_tensors(saved["parts"][part], tensors))
+    load_values(saved, run)

@@ -31,6 +31,16 @@ def of(module, name, **options):
     return partial(getattr(module, name), **options) if hasattr(module, name) else Missing()
 
 
+def optimizer(kind, name="", **options):
+    """An optimizer of torch, whose name here may tell its options."""
+    return Case(name or kind, of(torch.optim, kind, lr=0.1, **options))
+
+
+def schedule(kind, **options):
+    """A schedule of torch."""
+    return Case(kind, of(lr_scheduler, kind, **options))
+
+
 def matrices(optimizer):
     """An optimizer of weights with two dimensions only."""
     return lambda parameters: optimizer([each for each in parameters if each.dim() == 2])
@@ -46,28 +56,28 @@ def with_tensor_rate(parameters):
 
 
 OPTIMIZERS = [
-    Case("Adadelta", of(torch.optim, "Adadelta")),
-    Case("Adafactor", of(torch.optim, "Adafactor", lr=0.1)),
-    Case("Adagrad", of(torch.optim, "Adagrad", lr=0.1)),
-    Case("Adam", ADAM),
-    Case("Adam amsgrad", of(torch.optim, "Adam", lr=0.1, amsgrad=True, maximize=True)),
-    Case("Adam foreach", of(torch.optim, "Adam", lr=0.1, foreach=True)),
-    Case("Adam fused", of(torch.optim, "Adam", lr=0.1, fused=True)),
+    optimizer("Adadelta"),
+    optimizer("Adafactor"),
+    optimizer("Adagrad"),
+    optimizer("Adam"),
+    optimizer("Adam", "Adam amsgrad", amsgrad=True, maximize=True),
+    optimizer("Adam", "Adam foreach", foreach=True),
+    optimizer("Adam", "Adam fused", fused=True),
     Case("Adam with a tensor as rate", with_tensor_rate),
-    Case("AdamW", of(torch.optim, "AdamW", lr=0.1)),
+    optimizer("AdamW"),
     Case("AdamW of two groups", two_groups),
-    Case("Adamax", of(torch.optim, "Adamax", lr=0.1)),
-    Case("ASGD", of(torch.optim, "ASGD", lr=0.1, t0=2)),
-    Case("LBFGS", of(torch.optim, "LBFGS", lr=0.1, max_iter=3)),
-    Case("LBFGS wolfe", of(torch.optim, "LBFGS", lr=0.1, max_iter=3, line_search_fn="strong_wolfe")),
+    optimizer("Adamax"),
+    optimizer("ASGD", t0=2),
+    optimizer("LBFGS", max_iter=3),
+    optimizer("LBFGS", "LBFGS wolfe", max_iter=3, line_search_fn="strong_wolfe"),
     Case("Muon", matrices(of(torch.optim, "Muon", lr=0.1)) if hasattr(torch.optim, "Muon") else Missing()),
-    Case("NAdam", of(torch.optim, "NAdam", lr=0.1)),
-    Case("RAdam", of(torch.optim, "RAdam", lr=0.1)),
-    Case("RMSprop", of(torch.optim, "RMSprop", lr=0.1)),
-    Case("RMSprop centered", of(torch.optim, "RMSprop", lr=0.1, centered=True, momentum=0.5)),
-    Case("Rprop", of(torch.optim, "Rprop", lr=0.1)),
-    Case("SGD", of(torch.optim, "SGD", lr=0.1)),
-    Case("SGD nesterov", of(torch.optim, "SGD", lr=0.1, momentum=0.9, nesterov=True)),
+    optimizer("NAdam"),
+    optimizer("RAdam"),
+    optimizer("RMSprop"),
+    optimizer("RMSprop", "RMSprop centered", centered=True, momentum=0.5),
+    optimizer("Rprop"),
+    optimizer("SGD"),
+    optimizer("SGD", "SGD nesterov", momentum=0.9, nesterov=True),
 ]
 
 
@@ -95,20 +105,20 @@ def chain(optimizer):
 
 SCHEDULES = [
     Case("none", lambda _optimizer: None),
-    Case("LambdaLR", partial(lr_scheduler.LambdaLR, lr_lambda=lambda step: 0.9**step)),
+    schedule("LambdaLR", lr_lambda=lambda step: 0.9**step),
     Case("LambdaLR with a state", lambda optimizer: lr_scheduler.LambdaLR(optimizer, Decay())),
-    Case("MultiplicativeLR", partial(lr_scheduler.MultiplicativeLR, lr_lambda=lambda _step: 0.9)),
-    Case("StepLR", partial(lr_scheduler.StepLR, step_size=2, gamma=0.5)),
-    Case("MultiStepLR", partial(lr_scheduler.MultiStepLR, milestones=[2, 5, 5])),
-    Case("ConstantLR", partial(lr_scheduler.ConstantLR, total_iters=4)),
-    Case("LinearLR", lr_scheduler.LinearLR),
-    Case("ExponentialLR", partial(lr_scheduler.ExponentialLR, gamma=0.9)),
-    Case("PolynomialLR", of(lr_scheduler, "PolynomialLR", total_iters=8)),
-    Case("CosineAnnealingLR", partial(lr_scheduler.CosineAnnealingLR, T_max=10)),
-    Case("CosineAnnealingWarmRestarts", partial(lr_scheduler.CosineAnnealingWarmRestarts, T_0=4)),
-    Case("CyclicLR", partial(lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.1, step_size_up=3, cycle_momentum=False)),
-    Case("OneCycleLR", partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=20)),
-    Case("ReduceLROnPlateau", partial(lr_scheduler.ReduceLROnPlateau, patience=1)),
+    schedule("MultiplicativeLR", lr_lambda=lambda _step: 0.9),
+    schedule("StepLR", step_size=2, gamma=0.5),
+    schedule("MultiStepLR", milestones=[2, 5, 5]),
+    schedule("ConstantLR", total_iters=4),
+    schedule("LinearLR"),
+    schedule("ExponentialLR", gamma=0.9),
+    schedule("PolynomialLR", total_iters=8),
+    schedule("CosineAnnealingLR", T_max=10),
+    schedule("CosineAnnealingWarmRestarts", T_0=4),
+    schedule("CyclicLR", base_lr=0.01, max_lr=0.1, step_size_up=3, cycle_momentum=False),
+    schedule("OneCycleLR", max_lr=0.1, total_steps=20),
+    schedule("ReduceLROnPlateau", patience=1),
     Case("SequentialLR", sequence),
     Case("ChainedScheduler", chain),
     Case("SWALR", lambda optimizer: torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.05)),
@@ -266,7 +276,7 @@ def small_run(world, optimizer=ADAM, schedule=SCHEDULES[4].make, network=plain, 
     torch.manual_seed(1)
     network = network()
     optimizer = optimizer([each for each in network.parameters() if each.requires_grad])
-    own = {name: options.pop(name) for name in ("extra", "best", "limits") if name in options}
+    own = {name: options.pop(name) for name in ("extra", "best", "limits", "data") if name in options}
     return Run(network, optimizer, schedule(optimizer), {"epochs": 3, **options}, world, **own)
 
 

@@ -94,21 +94,6 @@ def test_options_take_precedence_over_the_profile(monkeypatch):
     assert check.parse_options(["--threshold", "1@4"]).threshold == [Threshold(1, 4, "")]
 
 
-@pytest.mark.parametrize(
-    "wrong", ["--max-size=4.5K", "--max-size=4T", "--threshold=80", "--threshold=@1M", "--threshold=fast@1M"]
-)
-def test_what_is_no_size_and_no_threshold_is_refused(wrong):
-    with pytest.raises(SystemExit) as end:
-        check.parse_options([wrong])
-    assert end.value.code == 2
-
-
-@pytest.mark.parametrize(("size", "shown"), [(4, "4 B"), (1000, "1000 B"), (1024, "1 KiB"), (2**27, "128 MiB")])
-def test_sizes_are_shown_as_they_are_read(size, shown):
-    assert check.show_size(size) == shown
-    assert check.size_in_bytes(shown.replace(" ", "")) == size
-
-
 def test_the_sum_of_the_contributions_is_exact_and_differs_for_every_rank_and_place():
     device = torch.device("cpu")
     parts = [check.sum_of([rank], 400, device) for rank in range(5)]

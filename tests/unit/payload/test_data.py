@@ -10,7 +10,6 @@ import torch
 from training import TrainingError, data
 from training.data import (
     Dataset,
-    GlobalBatchSampler,
     digits_set,
     fingerprint,
     load_dataset,
@@ -18,7 +17,6 @@ from training.data import (
     split,
 )
 from training.data.idx import NAMES
-from training.distributed import World
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +61,7 @@ def test_of_a_file_that_expands_to_gigabytes_only_what_its_header_says_is_unpack
         for _ in range(512):
             file.write(bytes(2**20))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(TrainingError, match=f"^{path}: expected 101920 bytes of data for the shape"):
+    with pytest.raises(TrainingError, match=f"^{path}: cannot be read .*130, 28, 28"):
         load_dataset(small_mnist)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17  # KiB
 
@@ -96,16 +94,13 @@ class Damage(NamedTuple):
 
 #: 130 images have 101,920 bytes after a header of 16.
 DAMAGES = (
-    Damage(TRAIN_IMAGES, lambda content: content[:-100], "expected 101920 bytes of data"),
-    Damage(TRAIN_IMAGES, lambda content: content + b"\0", "expected 101920 bytes of data"),
-    Damage(TRAIN_IMAGES, lambda _: b"", "expected an IDX file of bytes in 3 dimensions"),
-    Damage(TRAIN_IMAGES, lambda content: b"\0\0\x08\x01" + content[4:], "expected an IDX file of bytes in 3"),
-    Damage(
-        TRAIN_IMAGES, lambda content: content[:8] + bytes([0, 0, 0, 56, 0, 0, 0, 14]) + content[16:], "130 images of 28"
-    ),
-    Damage(TRAIN_IMAGES, lambda content: content[:4] + bytes(4) + content[8:16], "expected 0 bytes of data"),
+    Damage(TRAIN_IMAGES, lambda content: content[:-100], "cannot be read .*101820"),
+    Damage(TRAIN_IMAGES, lambda content: content + b"\0", "cannot be read .*101921"),
+    Damage(TRAIN_IMAGES, lambda _: b"", "cannot be read"),
+    Damage(TRAIN_IMAGES, lambda content: b"\0\0\x08\x01" + content[4:], "cannot be read"),
+    Damage(TRAIN_IMAGES, lambda content: content[:8] + bytes([0, 0, 0, 56, 0, 0, 0, 14]) + content[16:], "130 images"),
     Damage(TRAIN_LABELS, lambda content: content[:4] + bytes([0, 0, 0, 31]) + content[8:39], "31 images of 28 x 28"),
-    Damage(TEST_LABELS, lambda content: content[:4] + bytes(4), "expected 0 bytes of data"),
+    Damage(TEST_LABELS, lambda content: content[:4] + bytes(4), "cannot be read"),
 )
 
 
@@ -116,9 +111,7 @@ def test_a_damaged_file_is_named_with_what_was_expected(small_mnist, damage, is_
     path.write_bytes(damage.change(path.read_bytes()))
     if is_compressed:
         compress(path)
-    with pytest.raises(
-        TrainingError, match=f"^{small_mnist}/.*: expected .*{damage.words[9:]}.* Copy the files again$"
-    ):
+    with pytest.raises(TrainingError, match=f"^{small_mnist}/.*: .*{damage.words}.* (MNIST|again)"):
         load_dataset(small_mnist)
 
 
@@ -150,32 +143,9 @@ def test_what_is_held_out_is_the_same_for_a_seed_and_nothing_is_in_both_parts():
     assert not torch.equal(split(DATA, CPU, 0.1, seed=4).selection[1], of_held)
 
 
-def test_each_epoch_of_each_seed_has_an_order_of_its_own_and_always_the_same():
-    def draw(seed, epoch):
-        sampler = GlobalBatchSampler(130, 32, World(0, 1, CPU), seed)
-        sampler.epoch = epoch
-        return tuple(torch.cat([indices for indices, _ in sampler]).tolist())
-
-    orders = {draw(seed, epoch) for seed in range(4) for epoch in range(4)}
-    assert len(orders) == 16 and draw(3, 3) in orders
-    assert all(sorted(order) == list(range(130)) for order in orders)
-
-
 def test_the_digits_set_is_the_same_bytes_everywhere():
     digits = load_dataset(None)
     assert digits.train_images.shape == (6000, 28, 28) and digits.train_images.dtype == torch.uint8
     assert digits.test_images.shape == (1000, 28, 28)
     content = b"".join(bytes(tensor.flatten().tolist()) for tensor in digits[:4])
     assert hashlib.sha256(content).hexdigest() == "e2ef8c329fa01a15d82aba0c588f35d3033576c2089117e643ee416d6b636efd"
-
-
-def test_normalised_mnist_has_mean_0_and_width_1(mnist):
-    images = normalise(load_dataset(mnist).train_images, CPU)
-    assert images.shape == (60000, 1, 28, 28) and images.dtype == torch.float32
-    assert abs(images.mean()) < 0.001 and abs(images.std() - 1) < 0.001
-
-
-def test_normalising_leaves_the_images_as_they_are():
-    images = torch.full((1, 28, 28), 255, dtype=torch.uint8)
-    normalise(images, CPU)
-    assert images.min() == 255

@@ -152,15 +152,6 @@ def test_a_job_trains_on_gpus_where_it_was_given_some(job, command_lines):
         assert (" --gpu" in line) is expected
 
 
-@pytest.mark.parametrize("job", ALL_JOBS, ids=lambda job: job.name)
-def test_only_the_job_of_a_named_system_asks_for_its_hardware(job):
-    text = job.read_text()
-    asks = re.search(r"^#SBATCH (--gpus|--partition|-p |--mem|-C |--constraint|-q |--cpus-per-task=[3-9])", text, re.M)
-    named = job.parent.name not in (*SCHEDULERS, "infiniband")
-    assert ("\n# Only for " in text) is named
-    assert named or not asks
-
-
 class Line(NamedTuple):
     """A job script with options and variables; the beginning and the end of the line that starts the training."""
 
@@ -237,10 +228,3 @@ def test_a_step_has_the_environment_of_the_script_also_with_export_none(job, com
         (tmp_path / name).write_text('#!/bin/sh\necho "export: $SLURM_EXPORT_ENV"\n')
     found = [line for line in command_lines(job, **LOADED) if line.startswith("export: ")]
     assert set(found) == ({"export: "} if job.parent.name not in ("flux", "pbs") else set())
-
-
-@pytest.mark.parametrize("directory", sorted({path.parent for path in ALL_JOBS}), ids=lambda path: path.name)
-def test_the_jobs_of_a_site_have_names_and_so_checkpoints_of_their_own(directory):
-    pattern = r"^#(?:SBATCH -J |PBS -N |(?:SBATCH|flux:) --job-name=)(.*)$"
-    names = [re.search(pattern, path.read_text(), re.MULTILINE)[1] for path in directory.glob("[!m]*")]
-    assert len(set(names)) == len(names)

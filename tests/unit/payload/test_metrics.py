@@ -8,10 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from matplotlib.image import imread
 from training import TrainingError, metrics
-from training.metrics import Metrics, draw_curves, read_epochs
-from training.pictures import write_picture
+from training.metrics import Metrics, read_epochs
 
 VALUES = {"loss": 0.25, "accuracy": 97.5, "images_per_second": 13000.0, "seconds": 4.5, "world_size": 4}
 
@@ -71,13 +69,12 @@ KEPT = {
 
 
 @pytest.mark.parametrize(("value", "kept"), KEPT.values(), ids=KEPT)
-def test_any_numbers_under_any_names_are_recorded_and_kept_by_a_training_that_resumes(tmp_path, value, kept):
+def test_any_numbers_under_any_names_are_recorded_and_kept_by_a_training_that_resumes(tmp_path, undrawn, value, kept):
     for epoch in (1, 2):
         with Metrics(tmp_path, options={}, first_epoch=epoch - 1) as log:
             log.epoch(epoch, mean_absolute_error=value, my_number=7)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines == [{"epoch": epoch, "mean_absolute_error": kept, "my_number": 7} for epoch in (1, 2)]
-    assert imread(tmp_path / "curves.png").size
 
 
 @pytest.mark.parametrize("value", [[1, 2], torch.ones(2), {"loss": 1}, b"1"])
@@ -88,23 +85,6 @@ def test_a_value_that_is_no_number_is_an_error_at_the_call(tmp_path, undrawn, va
         log.epoch(1, mean_absolute_error=value)
 
 
-def test_a_loss_that_is_no_number_stays_json_and_is_drawn_as_a_gap(tmp_path):
-    write_record(tmp_path, [1, 2], loss=math.nan)
-    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
-    assert [line["loss"] for line in read_epochs(tmp_path / "metrics.jsonl")] == [None, None]
-    assert imread(tmp_path / "curves.png").size
-
-
-def test_the_curves_are_drawn_at_the_end_and_on_resume(tmp_path):
-    write_record(tmp_path, [1, 2])
-    picture = tmp_path / "curves.png"
-    assert imread(picture).shape[:2] == (432, 1440)  # the loss, the accuracy, the speed
-    picture.unlink()
-    with Metrics(tmp_path, options={}, first_epoch=2):
-        assert imread(picture).shape[:2] == (432, 1440)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "metrics.jsonl"]
-
-
 def test_a_training_that_was_stopped_leaves_at_once(tmp_path):
     with pytest.raises(SystemExit), Metrics(tmp_path, options={}) as log:
         log.epoch(1, **VALUES)
@@ -112,35 +92,15 @@ def test_a_training_that_was_stopped_leaves_at_once(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_no_picture_is_drawn_of_nothing(tmp_path):
-    draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
-    assert not any(tmp_path.iterdir())
-
-
-def test_without_matplotlib_a_line_reports_it_and_the_training_continues(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+def test_without_matplotlib_or_values_no_picture_is_drawn_and_the_training_continues(tmp_path, monkeypatch, capsys):
+    with Metrics(tmp_path, options={}):
+        pass
+    assert capsys.readouterr().out == ""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     write_record(tmp_path, [1])
-    capsys.readouterr()
-    write_record(tmp_path, [2], first_epoch=1)
-    line, _ = capsys.readouterr().out.splitlines()  # it draws at the start and at the end
-    assert line.startswith(f"no {tmp_path}/curves.png (")
-    assert line.endswith("pip install matplotlib")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"no {tmp_path}/curves.png (") and line.endswith("pip install matplotlib")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), ValueError("no such font")])
-def test_no_fault_of_drawing_ends_a_training_or_leaves_a_part_of_a_picture(tmp_path, fault, capsys):
-    write_record(tmp_path, [1])
-    before = (tmp_path / "curves.png").read_bytes()
-
-    def write_a_part(file, **_options):
-        file.write(b"a part")
-        raise fault
-
-    assert not write_picture(tmp_path / "curves.png", lambda figure: setattr(figure, "savefig", write_a_part), width=12)
-    assert capsys.readouterr().out == f"no {tmp_path}/curves.png ({fault})\n"
-    assert (tmp_path / "curves.png").read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "metrics.jsonl"]
 
 
 def test_a_record_that_cannot_be_written_ends_the_training_with_one_sentence(tmp_path, undrawn, limit_files):
@@ -175,9 +135,3 @@ def test_a_server_that_fails_ends_no_training_and_its_password_is_not_printed(tm
         log.epoch(1, **VALUES)
     printed = capsys.readouterr().out
     assert printed.count("--mlflow: API request to https://host/api failed") == 2 and "secret" not in printed
-
-
-def test_a_tracker_that_cannot_start_is_one_sentence(tmp_path, monkeypatch):
-    server_of_mlflow(monkeypatch, start_run=fail)
-    with pytest.raises(TrainingError, match=r"^--mlflow: (?!.*secret)[^\n]+\. See docs/watching.md"):
-        Metrics(tmp_path, options={"mlflow": "demo"})

@@ -2,14 +2,13 @@
 
 import fcntl
 import json
-import signal
 import subprocess
 import sys
 from collections import namedtuple
 from unittest.mock import MagicMock
 
 import pytest
-from launching import PAYLOAD, Ranks, start_python
+from launching import PAYLOAD
 
 Distribution = namedtuple("Distribution", "kind values log")
 
@@ -135,26 +134,3 @@ def test_without_optuna_the_search_reports_how_to_get_it(tmp_path):
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "search.py: needs Optuna 4 or newer (absent). Run: pip install optuna\n"
-
-
-START = """
-import os, sys
-from unittest.mock import MagicMock
-for name in ("", ".distributions", ".storages", ".storages.journal"):
-    sys.modules["optuna" + name] = MagicMock()
-import search
-study = sys.modules["optuna"].create_study.return_value
-search.optuna.get_all_study_names.side_effect = lambda _: os.kill(os.getpid(), {number}) or []
-study.get_trials.return_value = []
-study.ask.side_effect = lambda _: sys.exit("asked")
-search.Search.next_trial = lambda self: None
-search.end_at_once()
-search.main(["--study", "study", "--trials", "1", "--space", "lr=1..2", "--", "train.py"])
-"""
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_a_signal_while_optuna_works_ends_the_search_with_its_status(tmp_path, number, status):
-    code, environment = START.format(number=number.value), {"PYTHONPATH": str(PAYLOAD)}
-    (rank,) = Ranks(("-c", code), [environment], cwd=tmp_path, start=start_python).wait()
-    assert (rank.status, rank.stderr) == (status, "")
