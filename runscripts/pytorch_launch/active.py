@@ -6,9 +6,8 @@ Every command asks here, on hosts and in images. Files decide: no second interpr
 
 import os
 import sys
-from collections import namedtuple
 
-from pytorch_launch import LaunchError, Problem, exists, is_on, names, read
+from pytorch_launch import LaunchError, Problem, Record, exists, is_on, names, read
 from pytorch_launch.container import USER_VENV, bind_line, device, image_devices
 from pytorch_launch.topology import read_table
 
@@ -20,7 +19,7 @@ ON_TOP = "python -m venv --system-site-packages"
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-class Choice(namedtuple("Choice", "prefix changes warnings")):
+class Choice(Record):
     """Which Python runs.
 
     `prefix`    the user's environment, None for the module's Python or, without a module, the one on PATH
@@ -28,9 +27,13 @@ class Choice(namedtuple("Choice", "prefix changes warnings")):
     `warnings`  Problems
     """
 
+    fields = "prefix changes warnings"
 
-class Module(namedtuple("Module", "root image")):
+
+class Module(Record):
     """The loaded module: its real directory, "" without one; and the device numbers of its image, none on a host."""
+
+    fields = "root image"
 
     def owns(self, path):
         """Whether a path is in its installation, in its image, or in user-software."""

@@ -6,9 +6,8 @@ any user can create first: it is never used. Nothing is deleted, as another job 
 """
 
 import os
-from collections import namedtuple
 
-from pytorch_launch import LaunchError, Problem, exists
+from pytorch_launch import LaunchError, Problem, Record, exists
 from pytorch_launch.private import make_private, unsuitable
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
@@ -23,7 +22,7 @@ SUBDIRECTORIES = {
 }
 
 
-class Caches(namedtuple("Caches", "directory names bases key warnings")):
+class Caches(Record):
     """The directory for caches.
 
     `directory`  that of this job and node, None if the user has placed all caches
@@ -32,6 +31,8 @@ class Caches(namedtuple("Caches", "directory names bases key warnings")):
     `key`        its path below these
     `warnings`   Problems
     """
+
+    fields = "directory names bases key warnings"
 
     @property
     def variables(self):

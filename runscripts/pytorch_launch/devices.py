@@ -10,9 +10,7 @@ CUDA_VISIBLE_DEVICES                        NVIDIA: numbers of GPUs, or their UU
 (ROCm, "GPU isolation techniques"; CUDA Programming Guide, "CUDA Environment Variables".)
 """
 
-from collections import namedtuple
-
-from pytorch_launch import Problem, is_number, read
+from pytorch_launch import Problem, Record, is_number, read
 
 ROCR = "ROCR_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"
@@ -31,7 +29,7 @@ NO_GPU = ("", "-1", "NoDevFiles")
 MIG = "MIG-"
 
 
-class Devices(namedtuple("Devices", "vendor count index held claims own changes warnings lists")):
+class Devices(Record):
     """The GPUs of one rank.
 
     `vendor`    "amd" or "nvidia", None without GPUs
@@ -44,6 +42,8 @@ class Devices(namedtuple("Devices", "vendor count index held claims own changes 
     `warnings`  Problems
     `lists`     variables that decide which GPUs are visible, name to the entries, one for each GPU
     """
+
+    fields = "vendor count index held claims own changes warnings lists"
 
     @property
     def gpu(self):
@@ -60,7 +60,7 @@ class Devices(namedtuple("Devices", "vendor count index held claims own changes 
 NO_DEVICES = Devices(None, 0, None, (), None, (), {}, [], {})
 
 
-class Visible(namedtuple("Visible", "present gpus lists changes warnings")):
+class Visible(Record):
     """What a process sees of the GPUs of its node.
 
     `present`   all that there are, in the order in which their runtime counts them
@@ -68,9 +68,13 @@ class Visible(namedtuple("Visible", "present gpus lists changes warnings")):
     `lists`, `changes` and `warnings` are as in Devices.
     """
 
+    fields = "present gpus lists changes warnings"
 
-class Selection(namedtuple("Selection", "gpus entries warnings")):
+
+class Selection(Record):
     """The GPUs of a list, its entries for them, and Problems."""
+
+    fields = "gpus entries warnings"
 
 
 def choose_devices(env, node, world):

@@ -6,9 +6,8 @@ write to the same.
 """
 
 import os
-from collections import namedtuple
 
-from pytorch_launch import exists
+from pytorch_launch import Record, exists
 from pytorch_launch.private import make_private, not_private
 
 BUFFER_SIZE = "2000"
@@ -22,8 +21,10 @@ ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 OLD_RELEASES = ("2.0.", "2.1.", "2.2.", "2.3.", "2.4.", "2.5.", "2.6.", "2.7.")
 
 
-class Dumps(namedtuple("Dumps", "directory variables")):
+class Dumps(Record):
     """The directory of dumps, None if there is none to make; and the variables to set, name to value."""
+
+    fields = "directory variables"
 
 
 def choose_dumps(env, name):

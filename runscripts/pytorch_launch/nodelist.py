@@ -13,9 +13,7 @@ second, ... Text after the last bracket, `gpu[1-2]-ib`, is accepted, as users wr
 spaces, `n[1-]` and `n[1-2`, which Slurm ignores, are errors, so that no job starts with an incomplete list.
 """
 
-from collections import namedtuple
-
-from pytorch_launch import MOST_DIGITS, LaunchError
+from pytorch_launch import MOST_DIGITS, LaunchError, Record
 
 DIGITS = "0123456789"
 NAME_CHARACTERS = DIGITS + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-"
@@ -30,16 +28,16 @@ class NodeListError(LaunchError):
         super().__init__(f"node list {text!r} has {fault}", "expected something like nid[001-004],login1")
 
 
-class Name(namedtuple("Name", "texts brackets")):
+class Name(Record):
     """A name of a list: the texts before, between and after its brackets, and the Ranges of each bracket."""
 
-    __slots__ = ()
+    fields = "texts brackets"
 
 
-class Range(namedtuple("Range", "low length width")):
+class Range(Record):
     """A range of numbers: the lowest, how many there are, and the width to which they are padded."""
 
-    __slots__ = ()
+    fields = "low length width"
 
     def texts(self):
         return [str(self.low + more).zfill(self.width) for more in range(self.length)]

@@ -5,9 +5,7 @@ This is the flow: world, place, hardware, environment. Each part reads the varia
 the Plan.
 """
 
-from collections import namedtuple
-
-from pytorch_launch import LaunchError, Problem
+from pytorch_launch import LaunchError, Problem, Record
 from pytorch_launch.active import choose_python
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.container import check_directory
@@ -38,22 +36,28 @@ THREADS = "OMP_NUM_THREADS"
 #: Of ranks without the flight recorder.
 NO_DUMPS = Dumps(None, {})
 
-Meeting = namedtuple("Meeting", "place interfaces warnings warnings_of_node")
-Meeting.__doc__ = "The Place; variables that name network interfaces; and Problems of this rank and of its node."
 
-Plan = namedtuple("Plan", "world place devices placement python caches dumps changes warnings")
-Plan.__doc__ = """The decisions for one rank.
+class Meeting(Record):
+    """The Place; variables that name network interfaces; and Problems of this rank and of its node."""
 
-`world`       the World
-`place`       the Place where its ranks meet
-`devices`     the Devices
-`placement`   the Placement on CPUs; `bind` there is what to bind this process to
-`python`      the active environment whose Python runs, None for the module's
-`caches`      the Caches to make, None for torchrun's agent
-`dumps`       the Dumps to make
-`changes`     variables to set before Python starts, None for one to unset
-`warnings`    Problems, without those that another rank reports
-"""
+    fields = "place interfaces warnings warnings_of_node"
+
+
+class Plan(Record):
+    """The decisions for one rank.
+
+    `world`       the World
+    `place`       the Place where its ranks meet
+    `devices`     the Devices
+    `placement`   the Placement on CPUs; `bind` there is what to bind this process to
+    `python`      the active environment whose Python runs, None for the module's
+    `caches`      the Caches to make, None for torchrun's agent
+    `dumps`       the Dumps to make
+    `changes`     variables to set before Python starts, None for one to unset
+    `warnings`    Problems, without those that another rank reports
+    """
+
+    fields = "world place devices placement python caches dumps changes warnings"
 
 
 def make_plan(env, node=None, *, virtual=False, known=()):

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
-from collections import namedtuple
-
-from pytorch_launch import LaunchError, Problem, is_number
+from pytorch_launch import LaunchError, Problem, Record, is_number
 from pytorch_launch.launchers.variables import is_node_of_job
 from pytorch_launch.nodelist import NAME_CHARACTERS
 from pytorch_launch.ports import LOWEST_PORT, SPAN, free_port, is_local
@@ -31,13 +29,14 @@ LOOPBACKS = (
     "::ffff:127",
 )
 
-Identity = namedtuple("Identity", "name number")
-Identity.__doc__ = (
-    "Identifies a launch: its name, and the number of its port. Both are None if the ranks share neither."
-)
+
+class Identity(Record):
+    """Identifies a launch: its name, and the number of its port. Both are None if the ranks share neither."""
+
+    fields = "name number"
 
 
-class Place(namedtuple("Place", "address port launch gloo_interface")):
+class Place(Record):
     """Where the ranks of a world meet.
 
     `address`, `port`  of rank 0, as text
@@ -45,7 +44,7 @@ class Place(namedtuple("Place", "address port launch gloo_interface")):
     `gloo_interface`   the interface that gloo needs for this address, or None
     """
 
-    __slots__ = ()
+    fields = "address port launch gloo_interface"
 
     def variables(self):
         """What each rank gets."""

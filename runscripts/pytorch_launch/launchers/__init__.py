@@ -5,12 +5,10 @@ Only this folder knows the variables of schedulers and of MPI. `discovery` finds
 launcher is a row of LAUNCHERS and a function that returns a World.
 """
 
-from collections import namedtuple
+from pytorch_launch import Record
 
 
-class Launcher(
-    namedtuple("Launcher", "name sign discover local_rank programs more_cores one_task_per_node to_all_ranks")
-):
+class Launcher(Record):
     """What starts ranks.
 
     `name`               for messages
@@ -24,7 +22,7 @@ class Launcher(
     `to_all_ranks`       how to export a variable to all ranks: `export NAME=value <...>`
     """
 
-    __slots__ = ()
+    fields = "name sign discover local_rank programs more_cores one_task_per_node to_all_ranks"
 
 
 TORCHRUN = Launcher(
@@ -116,7 +114,7 @@ ALONE = Launcher(
 LAUNCHERS = (TORCHRUN, OPEN_MPI, HYDRA, FLUX, SLURM, PALS)
 
 #: Those whose ranks have the cores that the launcher's process has, such as those of a PBS job.
-OF_MPI = tuple(launcher for launcher in LAUNCHERS if launcher.discover.startswith("mpi:"))
+OF_MPI = (OPEN_MPI, HYDRA, PALS)
 
 #: Set in a job of Slurm, of Flux (in a script too: flux-environment(7)), of PBS, and of LSF.
 JOBS = ("SLURM_JOB_ID", "FLUX_URI", "PBS_JOBID", "LSB_JOBID")

@@ -5,9 +5,7 @@ Of these, only PALS reports the node of rank 0. It is the first host of the allo
 ranks out in another way, which rank 0 detects (`rendezvous`).
 """
 
-from collections import namedtuple
-
-from pytorch_launch import Problem, ancestors, read
+from pytorch_launch import Problem, Record, ancestors, read
 from pytorch_launch.launchers import HYDRA, OPEN_MPI, PALS
 from pytorch_launch.launchers.inherited import check_step
 from pytorch_launch.launchers.variables import launch_number, make_world, number, optional_number, read_list
@@ -18,15 +16,21 @@ COMMANDS = ("mpirun", "mpiexec", "orterun", "prterun")
 #: What Open MPI 4 passes to ranks if its user asked for a binding (--bind-to, --map-by, or these variables).
 OF_BINDING = ("OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_rmaps_base_mapping_policy")
 
-Layout = namedtuple("Layout", "first_host size local_size node_rank")
-Layout.__doc__ = """Where the ranks of a launch run.
 
-The name of the node of rank 0, the number of ranks, that of ranks on the node of this rank, and the number of this
-node, counted from the node of rank 0.
-"""
+class Layout(Record):
+    """Where the ranks of a launch run.
 
-Position = namedtuple("Position", "first_host index")
-Position.__doc__ = "The first host of an allocation, and the position of a host in it, each None where it is not known."
+    The name of the node of rank 0, the number of ranks, that of ranks on the node of this rank, and the number of this
+    node, counted from the node of rank 0.
+    """
+
+    fields = "first_host size local_size node_rank"
+
+
+class Position(Record):
+    """The first host of an allocation, and the position of a host in it, each None where it is not known."""
+
+    fields = "first_host index"
 
 
 def open_mpi(env, hostname):

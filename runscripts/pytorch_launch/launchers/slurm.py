@@ -4,9 +4,7 @@
 A step may have fewer nodes than its job, so the job's variables are not read (srun(1), "OUTPUT ENVIRONMENT VARIABLES").
 """
 
-from collections import namedtuple
-
-from pytorch_launch import LaunchError, is_number, process, read
+from pytorch_launch import LaunchError, Record, is_number, process, read
 from pytorch_launch.launchers import SLURM, node_name
 from pytorch_launch.launchers.inherited import SUBMIT, check_started_by_slurm
 from pytorch_launch.launchers.variables import (
@@ -43,10 +41,11 @@ OF_FIRST_TASK = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 #: Where a rank cannot know the node of rank 0.
 HETEROGENEOUS = "export MASTER_ADDR=<node of rank 0> before srun, or start the components as a heterogeneous job"
 
-Layout = namedtuple("Layout", "first_host local_size has_components")
-Layout.__doc__ = (
-    "The node of rank 0, None if not known; the tasks on this node; whether the step has several components."
-)
+
+class Layout(Record):
+    """The node of rank 0, None if not known; the tasks on this node; whether the step has several components."""
+
+    fields = "first_host local_size has_components"
 
 
 class OtherStepError(LaunchError):
