@@ -68,22 +68,21 @@ NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
 TASKS = re.compile(r"^srun: error: ([^\s:]+): tasks? [\d,-]+: (.+)", re.MULTILINE)
 #: Options of srun(1) without a value behind a blank.
 FLAGS = re.compile(
-    "--.*=|--(contiguous|disable-status|exact|exclusive|immediate|interactive|kill-on-bad-exit|label|multi-prog|no-allocate|"
+    "-[EHIKOQZklsuvX]$|-[^-].|--.*=|--(contiguous|disable-status|exact|exclusive|immediate|interactive|kill-on-bad-exit|label|multi-prog|no-allocate|"
     "no-kill|overcommit|oversubscribe|overlap|preserve-env|propagate|pty|quiet|reboot|resv-ports|spread-job|unbuffered|"
     "use-min-nodes|verbose|wait-all-nodes|whole)$"
 )
-SHORT_FLAGS = "EHIKOQZklsuvX"
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
+#: The end of a step: its exit status, whether this program was told to end, whether it ended a silent
+#: step, and the last of what it wrote to standard error.
 Ended = namedtuple("Ended", "status was_told was_silent errors")
-Ended.__doc__ = """The end of a step: its exit status, whether this program was told to end, whether it ended a silent
-step, and the last of what it wrote to standard error."""
 
+#: The failed checks of each node that answers, check to finding, and why another one does not.
 Answer = namedtuple("Answer", "checks reason")
-Answer.__doc__ = "The failed checks of each node that answers, check to finding, and why another one does not."
 
+#: The state of the job, as RUNNING, and the nodes that it still has; None, None if Slurm does not answer.
 Job = namedtuple("Job", "state nodes")
-Job.__doc__ = "The state of the job, as RUNNING, and the nodes that it still has; None, None if Slurm does not answer."
 
 
 def main(arguments):
@@ -129,10 +128,8 @@ def split_at_srun(arguments):
         return options, words
     del words[0]
     while words and words[0].startswith("-"):
-        option = words.pop(0)
-        options.append(option)
-        is_short = len(option) == 2
-        if (is_short and option[1] not in SHORT_FLAGS) or (option[:2] == "--" and not FLAGS.match(option)):
+        options.append(words.pop(0))
+        if not FLAGS.match(options[-1]):
             options += words[:1]
             del words[:1]
     return options, words

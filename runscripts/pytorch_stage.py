@@ -56,9 +56,9 @@ flux archive create --mmap --name=$name --directory="${1%/*}" "${1##*/}" &&
 flux exec --noinput --rank=all flux archive extract --waitcreate --name=$name --directory="${2%/*}" &&
 flux archive remove --name=$name"""
 
+#: The job: `start` is the command that starts a process on each of its `nodes`, `env` its environment,
+#: and `copy` the text for bash that copies.
 Job = namedtuple("Job", "start nodes env copy")
-Job.__doc__ = """The job: `start` is the command that starts a process on each of its `nodes`, `env` its environment,
-and `copy` the text for bash that copies."""
 
 
 def main(arguments):

@@ -64,31 +64,11 @@ def _home_cache(env):
 def make_caches(caches):
     """Make the directories of `caches`, safely for several ranks at once; return the Caches that are used.
 
-    If another user has taken the name or the file system is full, that is the next place, and at last one with a name
-    that cannot be predicted. Raises LaunchError.
+    If another user has taken the name or the file system is full, that is the next place. Raises LaunchError.
     """
     if caches.directory is None:
         return caches
-    try:
-        return _try(caches, _make)
-    except LaunchError as error:
-        others = _unpredictable(caches.bases)
-        if not others:
-            raise
-        return _try(caches._replace(bases=others, warnings=[Problem(error.fault, error.remedy)]), _make)
-
-
-def _unpredictable(bases):
-    """New directories in those of `bases` where one can be made."""
-    from tempfile import mkdtemp  # most launches do not need it
-
-    found = []
-    for base in bases:
-        try:
-            found.append(mkdtemp(prefix="pytorch-", dir=base))
-        except OSError:
-            continue
-    return found
+    return _try(caches._replace(warnings=[]), _make)
 
 
 def _try(caches, find_fault):

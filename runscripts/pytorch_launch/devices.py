@@ -44,6 +44,7 @@ class Devices(Record):
     """
 
     fields = "vendor count index held claims own changes warnings lists"
+    defaults = {"vendor": None, "count": 0, "index": None, "held": (), "claims": None, "own": ()}  # noqa: RUF012
 
     @property
     def gpu(self):
@@ -57,7 +58,7 @@ class Devices(Record):
         return {name: entries[self.index] for name, entries in self.lists.items()}
 
 
-NO_DEVICES = Devices(None, 0, None, (), None, (), {}, [], {})
+NO_DEVICES = Devices(changes={}, warnings=[], lists={})
 
 
 class Visible(Record):
@@ -84,7 +85,11 @@ def choose_devices(env, node, world):
     visible = visible_gpus(env, node, world.node_gpus)
     gpus = visible.gpus
     devices = Devices(
-        node.gpus[0].vendor, len(gpus), None, (), None, (), visible.changes, visible.warnings, visible.lists
+        vendor=node.gpus[0].vendor,
+        count=len(gpus),
+        changes=visible.changes,
+        warnings=visible.warnings,
+        lists=visible.lists,
     )
     if not gpus:
         return devices
@@ -178,17 +183,15 @@ def _see_amd(env, present):
     names = [name for name in (HIP, CUDA) if name in env]
     if not names or not left.gpus:
         return Visible(present, left.gpus, {ROCR: left.entries}, {}, left.warnings)
-    exported = f"{names[0]}={env[names[0]]}"
-    value = env[names[0]]
+    exported = value = env[names[0]]
     if ROCR in env:
-        value = _renumber(value, left.entries)
+        value = _renumber(exported, left.entries)
     selection = select(names[0], value, left.gpus)
     warnings = left.warnings + selection.warnings
-    if value != env[names[0]]:
-        fault = (
-            f"{ROCR}={env[ROCR]} leaves {len(left.gpus)} of {len(present)} GPUs, counted from 0, so {exported} is set "
-        )
-        warnings.append(Problem(f"{fault}to {value}", "unset it where both are set"))
+    if value != exported:
+        fault = f"{ROCR}={env[ROCR]} leaves {len(left.gpus)} of {len(present)} GPUs, counted from 0, so "
+        fault += f"{names[0]}={exported} is set to {value}"
+        warnings.append(Problem(fault, "unset it where both are set"))
     changes = {name: value for name in names if env[name] != value}
     return Visible(present, selection.gpus, dict.fromkeys(names, selection.entries), changes, warnings)
 

@@ -58,20 +58,12 @@ def _options_before_script(arguments):
         if len(word) > 2 and word[1] != "-":
             continue  # a letter with its value, as -r3
         name, has_value, value = word.lstrip("-").partition("=")
-        name = _full_name(name.replace("-", "_"))
+        name = name.replace("-", "_")
         if not has_value and name not in FLAGS:
             value = next(words, "")
         if name in Options.defaults:
             options[name] = value
     return options
-
-
-def _full_name(name):
-    """The option of which `name` is the beginning: argparse takes unique ones."""
-    for option in Options.defaults:
-        if len(name) > 1 and option.startswith(name):
-            return option
-    return name
 
 
 def known_marks(options):

@@ -50,12 +50,12 @@ def choose_dumps(env, name):
 
 
 def make_dumps(dumps):
-    """Make the directory; return the Dumps, without the file if the directory cannot be made or is not private."""
+    """Make the directory; return the variables that name it if it cannot be made or is not private."""
     if dumps.directory is None:
-        return dumps
+        return ()
     cache = os.path.dirname(dumps.directory)
     missing = [path for path in (cache, dumps.directory) if not exists(path)]
     # a directory that exists is not made again: the home directory may be read-only
     if not make_private(*missing) and not not_private(dumps.directory):
-        return dumps
-    return Dumps(None, {name: value for name, value in dumps.variables.items() if name not in FILES})
+        return ()
+    return FILES

@@ -120,7 +120,8 @@ def run_distributed(program, arguments, env):
 
 # Options of python(1) without a script after them: code, a module, or a text that Python prints; and those with a
 # value, attached or as the next argument.
-NO_SCRIPT, TAKES_VALUE = ("c", "m", "h", "V", "?"), ("W", "X")
+NO_SCRIPT = "cmhV?"
+TAKES_VALUE = "WX"
 #: Names of standard input.
 STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
@@ -225,11 +226,9 @@ def apply(program, plan, env, *, starts_all_of_node=False):
         caches = make_caches(caches)
         changes.update(caches.variables)
         if world.local_rank == 0:
-            warnings += [warning for warning in caches.warnings if warning not in plan.caches.warnings]
-    made = make_dumps(plan.dumps)
-    for name in plan.dumps.variables:
-        if name not in made.variables:
-            changes.pop(name, None)
+            warnings += caches.warnings
+    for name in make_dumps(plan.dumps):
+        changes.pop(name, None)
     warnings += bind_process(plan.placement.bind)
     if world.rank == 0:
         warnings += idle_allocation(world, starts_all_of_node)
@@ -261,7 +260,7 @@ def report(program, plan, env):
     if is_verbose(env):
         from pytorch_launch.report import line
 
-        write_line(line(plan, env))
+        write_output(printable(line(plan, env)) + "\n", STDERR)
 
 
 def become_python(arguments, variables):
@@ -274,23 +273,18 @@ def become_python(arguments, variables):
     if is_on(variables, "PYTORCH_LAUNCH_TRACEABLE", "1") and read(PTRACE_SCOPE) == ONLY_PARENTS:
         allow_tracing()
     failed = None
-    for directory, python in _pythons(variables):
-        path = f"{directory or '.'}/{python}"
-        try:
-            os.execve(path, [python, *arguments], variables)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):  # such as root's own in some images
-            continue
-        except OSError as error:  # another directory of PATH may have one, as for a shell
-            failed = failed or f"{path} cannot be started: {error.strerror}"
+    for python in ("python", "python3"):
+        for directory in variables.get("PATH", "/bin:/usr/bin").split(":"):
+            path = f"{directory or '.'}/{python}"
+            try:
+                os.execve(path, [python, *arguments], variables)
+            except (FileNotFoundError, NotADirectoryError, PermissionError):  # such as root's own in some images
+                continue
+            except OSError as error:  # another directory of PATH may have one, as for a shell
+                failed = failed or f"{path} cannot be started: {error.strerror}"
     if failed:
         raise LaunchError(failed, status=NO_PYTHON)
     raise LaunchError("python and python3 not found on PATH", ACTIVATE, status=NO_PYTHON)
-
-
-def _pythons(variables):
-    """The directories of PATH with the names of Python, in the order in which they are tried."""
-    directories = variables.get("PATH", "/bin:/usr/bin").split(":")
-    return [(directory, "python") for directory in directories] + [(directory, "python3") for directory in directories]
 
 
 def allow_tracing():
@@ -312,12 +306,8 @@ def allow_tracing():
 
 
 def write_problem(program, message):
-    write_line(f"{program}: {message}")
-
-
-def write_line(text):
     """Write a line to standard error, with control characters of variables and files escaped."""
-    write_output(f"{printable(text)}\n", STDERR)
+    write_output(printable(f"{program}: {message}") + "\n", STDERR)
 
 
 def write_output(text, stream=STDOUT):

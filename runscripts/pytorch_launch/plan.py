@@ -78,12 +78,14 @@ def make_plan(env, node=None, *, virtual=False, known=()):
 
     try:
         python = choose_python(env)
-        caches = choose_caches(env, node.uid, f"{_job(world)}-{world.node}")
+        caches = choose_caches(env, node.uid, f"{world.job or 'local'}-{world.node}")
     except LaunchError as error:
         error.rank = world.local_rank  # the first rank of each node reports it
         raise
     isolated, isolation_warnings = isolate(env)
-    dumps = _choose_dumps(env, world, meeting.place, devices)
+    dumps = NO_DUMPS
+    if world.size > 1 and devices.vendor:  # NCCL and RCCL have the flight recorder
+        dumps = choose_dumps(env, file_name(world, meeting.place))
 
     decided = {**dict.fromkeys(world.strays), **_variables(env, world, meeting.place, devices, placement), **openmp}
     if virtual or env.get(VIRTUAL):
@@ -124,12 +126,6 @@ def _choose_meeting(env, world, node):
     return Meeting(place, interfaces, warnings, warnings_of_node)
 
 
-def _choose_dumps(env, world, place, devices):
-    if world.size == 1 or devices.vendor is None:  # NCCL and RCCL have the flight recorder
-        return NO_DUMPS
-    return choose_dumps(env, file_name(world, place))
-
-
 def _reported(world, of_rank, of_node, of_world):
     """The Problems that this rank reports: of several ranks that have the same, the first."""
     warnings = list(of_rank)
@@ -142,12 +138,6 @@ def _reported(world, of_rank, of_node, of_world):
 
 def is_verbose(env):
     return env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
-
-
-def _job(world):
-    if world.job is None:
-        return "local"
-    return str(world.job)
 
 
 def _variables(env, world, place, devices, placement):

@@ -36,8 +36,8 @@ ALLOW = (
     "conda-python-distributed and without PYTORCH_LAUNCH_TRACEABLE=0"
 )
 
+#: Which ranks to find: of a user on a node, and of a job and step if these are not None.
 Selection = namedtuple("Selection", "uid node job step")
-Selection.__doc__ = "Which ranks to find: of a user on a node, and of a job and step if these are not None."
 
 Process = namedtuple("Process", "pid parent started env")
 

@@ -140,12 +140,12 @@ def is_of_mpi(env):
 
 def programs_of_mpi():
     """The names of the programs of MPI that start ranks."""
-    return {program for launcher in OF_MPI for program in launcher.programs}
+    return programs(OF_MPI)
 
 
-def programs():
-    """The names of all programs that start ranks."""
-    return {program for launcher in LAUNCHERS for program in launcher.programs}
+def programs(launchers=LAUNCHERS):
+    """The names of the programs that start ranks."""
+    return {program for launcher in launchers for program in launcher.programs}
 
 
 def in_job(env):

@@ -14,13 +14,12 @@ OF_STEP_AND_JOB = (*SIZES, "SLURM_NNODES", "SLURM_DISTRIBUTION")
 #: Names of files that srun writes, as with --output and --error.
 SRUN_FILES = ("SLURM_STDOUTMODE", "SLURM_STDERRMODE")
 
+#: A job of Slurm, or one component of a heterogeneous job.
+#:
+#: `job`         its number, and `where` the options of srun that name it
+#: `nodes`       the number of its nodes, and `tasks` that of its tasks, 0 if not known
+#: `is_in_step`  whether this process is in a step of it, and not in its script or shell
 Allocation = namedtuple("Allocation", "job where nodes tasks is_in_step")
-Allocation.__doc__ = """A job of Slurm, or one component of a heterogeneous job.
-
-`job`         its number, and `where` the options of srun that name it
-`nodes`       the number of its nodes, and `tasks` that of its tasks, 0 if not known
-`is_in_step`  whether this process is in a step of it, and not in its script or shell
-"""
 
 JobOfRank = namedtuple("JobOfRank", "job step node")
 

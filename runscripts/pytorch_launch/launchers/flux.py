@@ -6,8 +6,6 @@ ENVIRONMENT"), but no variable with the node of rank 0. That is an exported MAST
 `flux job taskmap` (flux-job(1)), one process per rank, which connects to the broker of the node.
 """
 
-import os
-
 from pytorch_launch import LaunchError
 from pytorch_launch.launchers import FLUX
 from pytorch_launch.launchers.variables import launch_number, make_world, number
@@ -21,7 +19,8 @@ def task(env, hostname):
     """The world of a task of Flux. Raises LaunchError."""
     rank, size, local_rank = [number(env, name) for name in OF_FLUX]
     nodes = number(env, "FLUX_JOB_NNODES")
-    source = f"Flux job {env.get('FLUX_JOB_ID')}"
+    job = env.get("FLUX_JOB_ID", "")
+    source = f"Flux job {job}"
     if size % nodes:
         raise LaunchError(f"{source} has {size} tasks on {nodes} nodes", "start as many on each node: --tasks-per-node")
     local_size = size // nodes
@@ -38,16 +37,15 @@ def task(env, hostname):
         local_size=local_size,
         node_rank=node_rank,
         node=hostname,
-        first_host=first_host or _first_host(env),
+        first_host=first_host or _first_host(env, job),
         source=source,
         launcher=FLUX,
-        launch=launch_number(env.get("FLUX_JOB_ID")),
+        launch=launch_number(job),
     )
 
 
-def _first_host(env):
+def _first_host(env, job):
     """The node of rank 0 in lines `node1: 0-3` or `node1: [0,2]` (flux-framework RFC 22)."""
-    job = env.get("FLUX_JOB_ID", "")
     for line in flux(env, "job", "taskmap", "--to=hosts", job).splitlines():
         host, _, ranks = line.partition(": ")
         if ranks.strip("[]").replace("-", ",").split(",")[0] == "0":
@@ -60,6 +58,6 @@ def flux(env, *arguments):
     from subprocess import CalledProcessError, check_output  # which only the ranks of such launches pay for
 
     try:
-        return os.fsdecode(check_output(["flux", *arguments], env=env))
+        return check_output(["flux", *arguments], env=env).decode(errors="replace")
     except (OSError, CalledProcessError):
         return ""

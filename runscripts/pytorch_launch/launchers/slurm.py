@@ -48,10 +48,6 @@ class Layout(Record):
     fields = "first_host local_size has_components"
 
 
-class OtherStepError(LaunchError):
-    """Variables of two steps."""
-
-
 def step(env, hostname):
     """The world of a Slurm step, None for a process outside a step."""
     layout = _layout(env)
@@ -147,15 +143,9 @@ def _layout(env):
     """
     if not has_marks(env) or env["SLURM_STEP_ID"] in BATCH_SCRIPT:
         return None
-    may_be_script = all(env.get(name, "0") == "0" for name in OF_FIRST_TASK)
-    if may_be_script and is_batch_script(env):
+    if all(env.get(name, "0") == "0" for name in OF_FIRST_TASK) and is_batch_script(env):
         return None
-    try:
-        return _read_layout(env)
-    except OtherStepError:
-        if may_be_script and env.get("SLURM_TASKS_PER_NODE") == "1":
-            return None  # whichever it is: the job has one task
-        raise
+    return _read_layout(env)
 
 
 def is_batch_script(env):
@@ -184,7 +174,7 @@ def _is_typed():
 
 
 def _read_layout(env):
-    """The Layout by the variables of a step. Raises OtherStepError for those of two steps.
+    """The Layout by the variables of a step. Raises LaunchError for those of two steps.
 
     Slurm sorts the list over all components of a heterogeneous step, while ranks and SLURM_NODEID are counted through
     the components. `srun A : B` in a plain job does not name them.
@@ -207,19 +197,19 @@ def _read_layout(env):
         return Layout(order[0], counts[index], bool(env.get("SLURM_HET_SIZE")))
     if index == node_rank:
         return Layout(nodes[0], counts[index], bool(env.get("SLURM_HET_SIZE")))
-    return Layout(_first_of_unnamed(env, nodes, node), counts[index], has_components=True)
+    return Layout(None, counts[index], has_components=True)  # of components that Slurm does not name
 
 
 def _check_one_step(env, nodes):
-    """Raise OtherStepError for variables that two steps, or a step and a job, have set."""
+    """Raise LaunchError for variables that two steps, or a step and a job, have set."""
     size = number(env, "SLURM_STEP_NUM_TASKS")
     tasks = env.get("SLURM_NTASKS", "")
     # the shell of salloc has the tasks of its job there
     if tasks not in ("", str(size)) and env["SLURM_STEP_ID"] not in INTERACTIVE:
-        raise OtherStepError(f"SLURM_NTASKS={tasks} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
+        raise LaunchError(f"SLURM_NTASKS={tasks} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
     node = env.get("SLURMD_NODENAME")
     if node and node not in nodes:
-        raise OtherStepError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env[STEP_NODES]}", SUBMIT)
+        raise LaunchError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env[STEP_NODES]}", SUBMIT)
 
 
 def _check_counts(env, nodes, counts):
@@ -252,19 +242,6 @@ def _check_order(order, nodes, node, node_rank):
     if sorted(order) != sorted(set(nodes)) or order.index(node) != node_rank:
         fault = f"SLURM_NODEID={node_rank} of {node} does not follow from the components of the step, {','.join(order)}"
         raise LaunchError(fault, HETEROGENEOUS)
-
-
-def _first_of_unnamed(env, nodes, node):
-    """The node of rank 0 in a step of components that Slurm does not name: known on two nodes only."""
-    node_rank = number(env, "SLURM_NODEID")
-    text = env.get("SLURM_GTIDS")
-    if text and (node_rank == 0) != ("0" in text.split(",")):
-        raise LaunchError(f"SLURM_NODEID={node_rank} of {node} does not follow from SLURM_GTIDS={text}", STRAY_EXPORT)
-    if len(_tasks_per_node(env)) != 2:
-        return None
-    if node_rank == 0:
-        return node
-    return next((host for host in nodes if host != node), None)
 
 
 def _components(env, nodes):

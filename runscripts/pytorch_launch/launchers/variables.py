@@ -73,12 +73,10 @@ def make_world(env, names, **fields):
             fields[field] = number(env, sources[name])
     world = World(**fields, **fields_of_slurm(env))
     of_size = sources["WORLD_SIZE"]
-    of_local_size = sources.get("LOCAL_WORLD_SIZE", of_size)
     check_inside(env, sources["RANK"], of_size, world.size)
-    check_inside(env, sources["LOCAL_RANK"], of_local_size, world.local_size)
+    check_inside(env, sources["LOCAL_RANK"], sources.get("LOCAL_WORLD_SIZE", of_size), world.local_size)
     if world.local_size > world.size:
-        here = f"{sources.get('LOCAL_WORLD_SIZE', 'LOCAL_WORLD_SIZE')}={world.local_size} ranks on this node"
-        fault = f"{here} are more than {of_size}={world.size} in the world"
+        fault = f"{world.local_size} ranks on this node are more than {of_size}={world.size} in the world"
         raise LaunchError(fault, "look for variables of another launch")
     if not world.exported:
         check_exported(env, world, sources, f"{world.source} started this process")
