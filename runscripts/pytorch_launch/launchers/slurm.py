@@ -143,7 +143,10 @@ def _layout(env):
     """
     if not has_marks(env) or env["SLURM_STEP_ID"] in BATCH_SCRIPT:
         return None
-    if all(env.get(name, "0") == "0" for name in OF_FIRST_TASK) and is_batch_script(env):
+    # srun sets SLURM_NTASKS for its tasks, sbatch for its script
+    has_one_task = env.get("SLURM_NTASKS") == env.get("SLURM_TASKS_PER_NODE") == "1" != env["SLURM_STEP_NUM_TASKS"]
+    may_be_script = all(env.get(name, "0") == "0" for name in OF_FIRST_TASK)
+    if may_be_script and (has_one_task or is_batch_script(env)):
         return None
     return _read_layout(env)
 

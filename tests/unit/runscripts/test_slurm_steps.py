@@ -41,11 +41,11 @@ def test_each_component_reserves_ports_for_itself():
     [
         ("", None),
         ("SLURM_NODEID=0 SLURM_PROCID=0 SLURM_GTIDS=0 SLURM_LOCALID=0 SLURMD_NODENAME=nid001003", None),
-        ("SLURM_STEP_NODELIST=nid[001001,001003] SLURM_STEP_TASKS_PER_NODE=2(x2)", "nid001003"),
+        ("SLURM_STEP_NODELIST=nid[001001,001003] SLURM_STEP_TASKS_PER_NODE=2(x2)", None),
         ("SLURM_STEP_NODELIST=nid001001 SLURM_STEP_TASKS_PER_NODE=2(x2)", "nid001001"),
     ],
 )
-def test_components_without_a_name_have_a_first_node_on_two_nodes_only(changes, first):
+def test_components_without_a_name_have_a_first_node_on_one_node_only(changes, first):
     """As in `srun A : B` in a plain job; all ranks agree."""
     assert discover({**HETEROGENEOUS, "SLURM_HET_SIZE": "", **variables(changes)}, "vm").first_host == first
 
@@ -116,16 +116,6 @@ def task():
     for process, child in processes:
         os.kill(child, 9)
         process.communicate(timeout=300)
-
-
-@pytest.mark.parametrize(("title", "is_warned"), [("slurmstepd: [8.batch]", False), ("slurmstepd: [8.0]", True)])
-def test_mpirun_in_a_batch_script_that_inherited_a_step_is_not_in_each_task(
-    task, submitted, monkeypatch, title, is_warned
-):
-    monkeypatch.setattr("pytorch_launch.launchers.mpi.ancestors", lambda: [("5", "mpirun")])
-    sizes, ranks = dict.fromkeys(("SIZE", "LOCAL_SIZE"), "4"), dict.fromkeys(("RANK", "LOCAL_RANK"), "0")
-    mpi = {f"OMPI_COMM_WORLD_{name}": value for name, value in {**sizes, **ranks}.items()}
-    assert bool(discover({**task(submitted, title), **mpi}, "nid001001").problems) == is_warned
 
 
 SIGNS = variables("TORCHELASTIC_RUN_ID=none OMPI_COMM_WORLD_RANK=1 MPI_LOCALRANKID=1 FLUX_TASK_RANK=1 PALS_RANKID=1")

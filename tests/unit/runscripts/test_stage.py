@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from programs import program
-from pytorch_launch import LaunchError
-from pytorch_stage import find_fault, find_files, on_node
+from pytorch_stage import find_fault, on_node
 
 pytestmark = pytest.mark.early
 
@@ -25,30 +24,6 @@ PACKED = {"PYTORCH_PACKED": "{root}/venv.squashfs"}
 IMAGE = {"SIFPYTORCH": "{root}/site/x.sif"}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "FLUX_URI": ""}
 FLUX = {"SLURM_JOB_ID": "", "FLUX_URI": "local:///run/flux"}
-
-
-@pytest.mark.parametrize(
-    ("record", "env", "expected"),
-    [
-        (RECORD, PACKED, ("venv.squashfs", ["PYTORCH_PACKED"])),
-        (RECORD, IMAGE, ("site/x.sif", ["SIF", "SIFPYTORCH"])),
-        ({}, PACKED, "cannot read .*packed.json"),
-        ({}, {}, "no image or packed venv to stage"),
-    ],
-)
-def test_the_file_of_the_module_is_staged_if_it_has_a_record(tmp_path, record, env, expected):
-    for directory in ("provenance", "site"):
-        (tmp_path / directory).mkdir()
-    for kind, name in (("packed", "venv.squashfs"), ("image", "site/x.sif")):
-        (tmp_path / name).touch()
-        (tmp_path / "provenance" / f"{kind}.json").write_text(json.dumps(record))
-    env = {"CONTAINERROOT": str(tmp_path), **{name: value.format(root=tmp_path) for name, value in env.items()}}
-    if isinstance(expected, str):
-        with pytest.raises(LaunchError, match=expected):
-            find_files(env)
-    else:
-        file, named = expected
-        assert find_files(env) == ({str(tmp_path / file): SHA}, named)
 
 
 #: Starts the command on this node; what stays there writes its number.
@@ -151,6 +126,8 @@ def test_any_files_are_staged_with_spaces_in_their_names(shell, tmp_path):
     [
         ("pytorch-stage absent", {}, "/absent: No such file or directory. Check the path, and see --help"),
         ("pytorch-stage .", {}, "Is a directory"),
+        ("rm root/provenance/image.json; pytorch-stage", {}, "image.json (["),
+        ("pytorch-stage", {"SIFPYTORCH": ""}, "no image or packed venv to stage"),
         ("pytorch-stage --wrong", {}, "/--wrong: No such file"),
         ("pytorch-stage", {"SLURM_JOB_ID": ""}, "not in an allocation of Slurm"),
         ("pytorch-stage", {"SLURM_HET_SIZE": "2"}, "not in an allocation of Slurm: SLURM_JOB_ID_HET_GROUP_ is not set"),

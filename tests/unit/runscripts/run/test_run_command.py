@@ -8,6 +8,7 @@ import time
 import pytest
 from programs import program
 from pytorch_run import killed_nodes, parse
+from tables import table
 from variables import variables
 
 
@@ -128,23 +129,32 @@ COMPONENTS = {"jobs": "7|RUNNING|n4\n8|RUNNING|n[1-3]"}
 IN_STEP = {**ENV, "SLURM_STEP_ID": "0", "SLURM_CPU_BIND": "mask_cpu:0x1"}
 FIVE, TWELVE = ({**ENV, "SLURM_NTASKS": tasks} for tasks in ("5", "12"))
 BOTH = ["n1,n2", "n1,n3"]
+#: What the user types before `--`, and the job; then the exit status, and parts of the steps and of the messages.
+PLAIN_RUNS = """
+line                          | job     | status | steps                                                       | message
+# spare nodes are the last ones, fewer tasks need as many nodes, and the tasks are those of the line or allocation
+                              | ENV     | 0      | --nodelist=n1,n2,n3 --ntasks=3 conda...tasks=none bind=none |
+--spare 1                     | ENV     | 0      | --nodes=2 --nodelist=n1,n2 --ntasks=2 conda                 |
+-N1                           | ENV     | 0      | --nodelist=n1 --ntasks=1                                    |
+-n2                           | ENV     | 0      | --nodelist=n1,n2 --ntasks=2                                 |
+-n2 -N3                       | ENV     | 0      | --nodelist=n1,n2 --ntasks=2                                 |
+-x n2                         | ENV     | 0      | --nodelist=n1,n3 --ntasks=2                                 |
+--spare 1 --ntasks-per-node=2 | TWELVE  | 0      | --ntasks-per-node=2 --nodes=2 --nodelist=n1,n2 conda        |
+-n8 -N2                       | ENV     | 0      | --ntasks=8                                                  |
+--spare 1                     | TWELVE  | 0      | --ntasks=8                                                  |
+                              | FIVE    | 0      | --ntasks=5                                                  |
+--spare 1                     | FIVE    | 2      |                                                             | the job's 5 tasks are of 3 nodes, and a run has 2 nodes. Name its tasks
+-N3 --spare 1                 | ENV     | 2      |                                                             | -N3 and --spare 1 need 4 nodes, and the allocation has 3
+--spare 3                     | ENV     | 2      |                                                             | --spare 3 need 4 nodes
+# inside a step; up to Slurm 25.11 that of salloc's shell alone has a number
+-n3                           | IN_STEP | 0      | --overlap ...bind=none                                      |
+                              | IN_STEP | 2      |                                                             | the job's 3 tasks are of another step, and a run has 3 nodes. Name its tasks
+"""  # noqa: E501
+JOBS = {"ENV": ENV, "FIVE": FIVE, "TWELVE": TWELVE, "IN_STEP": IN_STEP}
 #: What the user types before `--`, files of the cluster, variables; then the exit status, parts of the arguments of
 #: each step, and parts of the messages. Nodes are checked before the first step if the files name those that are alive.
 RUNS = [
-    # spare nodes are the last ones, fewer tasks need as many nodes, and the tasks are those of the line or allocation
-    ("", {}, ENV, 0, ["--nodelist=n1,n2,n3 --ntasks=3 conda...tasks=none bind=none"], ""),
-    ("--spare 1", {}, ENV, 0, ["--nodes=2 --nodelist=n1,n2 --ntasks=2 conda"], ""),
-    ("-N1", {}, ENV, 0, ["--nodelist=n1 "], ""),
-    *((line, {}, ENV, 0, ["--nodelist=n1,n2 --ntasks=2 "], "") for line in ("-n2", "-n2 -N3")),
-    ("-x n2", {}, ENV, 0, ["--nodelist=n1,n3 "], ""),
-    ("--spare 1 --ntasks-per-node=2", {}, TWELVE, 0, ["--ntasks-per-node=2 --nodes=2 --nodelist=n1,n2 conda"], ""),
-    ("-n8 -N2", {}, ENV, 0, ["--ntasks=8"], ""),
-    ("--spare 1", {}, TWELVE, 0, ["--ntasks=8"], ""),
     ("--spare 1", {}, {"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "4(x3)"}, 0, ["--nodelist=n1,n2 conda"], ""),
-    ("", {}, FIVE, 0, ["--ntasks=5"], ""),
-    ("--spare 1", {}, FIVE, 2, [], "the job's 5 tasks are of 3 nodes, and a run has 2 nodes. Name its tasks"),
-    ("-N3 --spare 1", {}, ENV, 2, [], "-N3 and --spare 1 need 4 nodes, and the allocation has 3"),
-    ("--spare 3", {}, ENV, 2, [], "--spare 3 need 4 nodes"),
     # again without the node that does not answer; srun may wait for ever, so it has a limit
     (
         *("--spare 1 -l", {"step_1": "echo n1 n3 >alive; exit 1"}, ENV, 0),
@@ -185,11 +195,11 @@ RUNS = [
     # a component of a heterogeneous job
     ("--het-group=1 --spare 1", COMPONENTS, HETEROGENEOUS, 0, ["=1 --nodes=2 --nodelist=n1,n2 --ntasks=4 "], ""),
     ("--het-group=0,1", COMPONENTS, HETEROGENEOUS, 2, [], "SLURM_JOB_ID_HET_GROUP_0,1 is not set. Name one"),
-    # inside a step; up to Slurm 25.11 that of salloc's shell alone has a number
-    ("-n3", {}, IN_STEP, 0, ["--overlap ...bind=none"], ""),
-    ("", {}, IN_STEP, 2, [], "the job's 3 tasks are of another step, and a run has 3 nodes. Name its tasks"),
     *(("", {}, {**IN_STEP, "SLURM_STEP_ID": step}, 0, ["--ntasks=3"], "") for step in ("-5", "4294967291")),
 ]
+for row in table(PLAIN_RUNS):
+    steps = row["steps"].split(" & ") if row["steps"] else []
+    RUNS.append((row["line"], {}, JOBS[row["job"]], int(row["status"]), steps, row["message"]))
 
 
 @pytest.mark.parametrize(("line", "files", "env", "status", "steps", "message"), RUNS)
