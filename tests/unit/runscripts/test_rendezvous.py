@@ -10,8 +10,6 @@ from pytorch_launch.ports import LOWEST_PORT, SPAN, free_port, is_free
 from pytorch_launch.rendezvous import STEPS, check_exported_address, choose_place, file_name, identify, step_number
 from variables import MPIRUN, RANK_0, variables
 
-EPHEMERAL = range(32768, 61000)
-
 ONE_TASK = variables(
     "SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NODELIST=nid001003 "
     "SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURMD_NODENAME=nid001003"

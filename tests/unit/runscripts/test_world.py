@@ -60,15 +60,8 @@ def shape(world):
     return f"{world.rank}/{world.size} {world.local_rank}/{world.local_size} {world.node_rank}"
 
 
-TASKS = (
-    "SLURM_STEP_NODELIST=nid[001-004] SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=7 "
-    "SLURM_LOCALID=0 SLURM_NODEID={} SLURMD_NODENAME=nid00{}"
-).format
-PORTS, MASKS = "SLURM_STEP_RESV_PORTS={}".format, "SLURM_CPU_BIND_TYPE={} SLURM_CPU_BIND_LIST={}".format
 ALL_HERE = "OMPI_COMM_WORLD_LOCAL_SIZE=4 MPI_LOCALNRANKS=4"
-OF_PALS = "PALS_RANKID={0} PALS_LOCAL_RANKID={1} PALS_NODEID={2} PALS_APINFO=FILES/apinfo PBS_NODEFILE=FILES/absent"
 
-DAEMONS = "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=1(x3)"
 WORLDS = """
 names         | changes                                                      | world     | fields
 # Slurm

@@ -32,13 +32,6 @@ def test_the_users_rendezvous_and_threads_win_in_torchrun_too(run, agent):
     assert not {"MASTER_ADDR", "MASTER_PORT", "PYTORCH_LAUNCH_AGENT_THREADS"} & set(env)
 
 
-def test_torchruns_own_variables_are_options_of_the_user(run, agent):
-    agent.update(PET_NPROC_PER_NODE="4", PET_NNODES="1:2", PET_RDZV_ID="")
-    arguments, _ = json.loads(run("torchrun-distributed", "train.py", env=agent))
-    assert {"--rdzv-backend=c10d", "--rdzv-id=7.0"} < set(arguments)
-    assert not [word for word in arguments if word.startswith(("--nproc-per-node", "--nnodes"))]
-
-
 def test_several_agents_on_a_node_and_one_inside_torchrun_are_refused(run_unchecked, step, worker):
     remedy = "torchrun starts the ranks of a node. Start one task per node: srun -N2 -n2 torchrun-distributed"
     for env, message in (

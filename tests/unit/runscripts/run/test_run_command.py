@@ -8,6 +8,7 @@ import time
 import pytest
 from programs import program
 from pytorch_run import killed_nodes, parse
+from tables import name as row_name
 from tables import table
 from variables import variables
 
@@ -30,26 +31,27 @@ def test_a_line_with_srun_behind_the_dashes_has_its_options_there():
     assert options.command == ["python", "-N9", "train.py"]
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("--silent 30 -o x -- y", "--silent sees no output that srun writes to files. Omit -o;"),
-        ("--silent 30 -- srun --error=x y", "Omit --error=x;"),
-        ("--silent 0 -- x", "0 is not a time, such as 90s, 30m or 2h"),
-        ("--silent 1d -- x", "1d is not a time"),
-        ("-N2 train.py", "no command after `--`"),
-        ("-N2 --", "no command after"),
-        ("-N2-4 -- x", "2-4 is not a number from 1"),
-        ("-w n1 -- x", "-w names nodes"),
-        ("--retries -- x", "--retries: expected one argument"),
-        ("--retries=-1 -- x", "--spare and --retries are numbers from 0"),
-        ("-N0 -- x", "0 is not a number from 1"),
-    ],
-)
-def test_a_line_that_cannot_be_run_is_an_error(capsys, line, fault):
+WRONG = """
+line                                | fault
+--silent 30 -o x -- y               | --silent sees no output that srun writes to files. Omit -o;
+--silent 30 -- srun --error=x y     | Omit --error=x;
+--silent 0 -- x                     | 0 is not a time, such as 90s, 30m or 2h
+--silent 1d -- x                    | 1d is not a time
+-N2 train.py                        | no command after `--`
+-N2 --                              | no command after
+-N2-4 -- x                          | 2-4 is not a number from 1
+-w n1 -- x                          | -w names nodes
+--retries -- x                      | --retries: expected one argument
+--retries=-1 -- x                   | --spare and --retries are numbers from 0
+-N0 -- x                            | 0 is not a number from 1
+"""
+
+
+@pytest.mark.parametrize("row", table(WRONG), ids=row_name)
+def test_a_line_that_cannot_be_run_is_an_error(capsys, row):
     with pytest.raises(SystemExit):
-        parse(line.split())
-    assert fault in capsys.readouterr().err
+        parse(row["line"].split())
+    assert row["fault"] in capsys.readouterr().err
 
 
 SRUN = """
@@ -216,28 +218,27 @@ def test_steps_run_until_one_is_complete_or_too_few_nodes_are_left(cluster, line
 
 # A program's own failure names no node
 
-OF_N2, OF_N1 = "srun: error: n2: tasks 4-7: Killed", "srun: error: n1: tasks 0-3: Terminated"
+#: What srun reports after `srun: error: `, one after the other.
+KILLS = """
+messages                                                                       | failed
+n2: tasks 4-7: Killed; n1: tasks 0-3: Terminated                               | n2
+n2: tasks 4-7: Killed; n3: tasks 8-11: Killed; n1: tasks 0-3: Terminated       | n2
+# of a step that Slurm ends, those that ignore SIGTERM are killed
+n1: task 0: Exited with exit code 1; n1: tasks 0-3: Terminated; n2: tasks 4-7: Killed |
+n1: tasks 0-3: Terminated; n2: tasks 4-7: Killed                               |
+# one task of a node, a lack of memory, a signal to the whole step
+n2: task 4: Killed; n1: tasks 0-3: Terminated; n2: tasks 5-7: Terminated       |
+n2: tasks 4-7: Out Of Memory; n1: tasks 0-3: Terminated                        |
+n[1-2]: tasks 0-7: Killed                                                      |
+# Slurm then kills the tasks of the healthy nodes
+Node failure on n2; n1: tasks 0-3: Killed                                      | n2
+"""
 
 
-@pytest.mark.parametrize(
-    ("lines", "failed"),
-    [
-        ([OF_N2, OF_N1], ["n2"]),
-        ([OF_N2, "srun: error: n3: tasks 8-11: Killed", OF_N1], ["n2"]),
-        # of a step that Slurm ends, those that ignore SIGTERM are killed
-        (["srun: error: n1: task 0: Exited with exit code 1", OF_N1, OF_N2], []),
-        ([OF_N1, OF_N2], []),
-        # one task of a node, a lack of memory, a signal to the whole step
-        (["srun: error: n2: task 4: Killed", OF_N1, "srun: error: n2: tasks 5-7: Terminated"], []),
-        (["srun: error: n2: tasks 4-7: Out Of Memory", OF_N1], []),
-        (["srun: error: n[1-2]: tasks 0-7: Killed"], []),
-        # Slurm then kills the tasks of the healthy nodes
-        (["srun: error: Node failure on n2", "srun: error: n1: tasks 0-3: Killed"], ["n2"]),
-        ([], []),
-    ],
-)
-def test_sruns_messages_name_the_node_that_failed_first(lines, failed):
-    assert list(killed_nodes("\n".join(lines))) == failed
+@pytest.mark.parametrize("row", table(KILLS), ids=row_name)
+def test_sruns_messages_name_the_node_that_failed_first(row):
+    errors = "\n".join(f"srun: error: {message}" for message in row["messages"].split("; "))
+    assert list(killed_nodes(errors)) == row["failed"].split()
 
 
 def test_a_terminal_that_is_gone_does_not_change_the_status(cluster):
