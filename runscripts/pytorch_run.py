@@ -21,7 +21,7 @@ from pathlib import Path
 from pytorch_command import Parser, call, positive, print_message, write_all
 from pytorch_doctor import FAIL
 from pytorch_launch import LaunchError
-from pytorch_launch.launchers.allocation import SRUN_FILES, outside_of_step, slurm_allocation
+from pytorch_launch.launchers.allocation import SRUN_FILES, on_nodes, outside_of_step, slurm_allocation
 from pytorch_launch.nodelist import hosts
 
 PROGRAM = "pytorch-run"
@@ -77,9 +77,6 @@ UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 #: The end of a step: its exit status, whether this program was told to end, whether it ended a silent
 #: step, and the last of what it wrote to standard error.
 Ended = namedtuple("Ended", "status was_told was_silent errors")
-
-#: The failed checks of each node that answers, check to finding, and why another one does not.
-Answer = namedtuple("Answer", "checks reason")
 
 #: The state of the job, as RUNNING, and the nodes that it still has; None, None if Slurm does not answer.
 Job = namedtuple("Job", "state nodes")
@@ -201,7 +198,9 @@ class Run:
         if not total or not nodes or any(option.startswith("--ntasks-per-") for option in self.options.srun):
             return []
         if self.allocation.is_in_step or (total % nodes and self.wanted != nodes):
-            of = "another step" if self.allocation.is_in_step else f"{nodes} nodes"
+            of = f"{nodes} nodes"
+            if self.allocation.is_in_step:
+                of = "another step"
             fault = f"the job's {total} tasks are of {of}, and a run has {self.wanted} nodes"
             raise LaunchError(fault, "name its tasks: --ntasks-per-node=...")
         return [f"--ntasks={total * self.wanted // nodes}"]
@@ -274,7 +273,7 @@ class Run:
 
     def step(self, nodes):
         """Run a step on these nodes; return its Ended."""
-        where = [*self.allocation.where[1:], f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
+        where = self.allocation.where[1:] + on_nodes(nodes)
         command = ["srun", *LIMITS, *self.options.srun, *where, *self.tasks, *self.options.command]
         step = Step(command, outside_of_step(self.env, self.allocation), self.options.silent, self.allocation.job)
         ended = step.pass_output()
@@ -419,14 +418,14 @@ def check_nodes(nodes, where):
 
     Checks that fail on all nodes are reported alone. Raises LaunchError if no node answers: it is not the nodes.
     """
-    answers = ask(nodes, where).checks
+    answers, _ = ask(nodes, where)
     failed = {}
     silent = [node for node in nodes if node not in answers]
     with ThreadPoolExecutor(AT_ONCE) as pool:  # a node that does not answer ends the step on the others
-        for node, answer in zip(silent, pool.map(lambda node: ask([node], where), silent)):
-            answers.update(answer.checks)
-            if not answer.checks:
-                failed[node] = answer.reason
+        for node, (answer, reason) in zip(silent, pool.map(lambda node: ask([node], where), silent)):
+            answers.update(answer)
+            if not answer:
+                failed[node] = reason
     if not answers:
         raise LaunchError(f"no node answers pytorch-doctor: {nodes[0]}: {failed[nodes[0]]}", "omit it: --no-preflight")
     common = set()
@@ -442,18 +441,18 @@ def check_nodes(nodes, where):
 
 
 def ask(nodes, where):
-    """The Answer of pytorch-doctor on these nodes."""
-    where = [*where, f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--ntasks={len(nodes)}"]
+    """The failed checks of each node that answers, check to finding, and why another one does not."""
+    where = [*where, *on_nodes(nodes), f"--ntasks={len(nodes)}"]
     doctor = [str(HERE / "pytorch-doctor"), "--json", f"--timeout={CHECK_SECONDS}", f"--only={CHECKS}"]
     text = call(["srun", *where, *CHECK_STEP.split(), *doctor], STEP_SECONDS, stderr=subprocess.STDOUT)[1]
-    checks, reason = {}, None
+    checks = {}
+    reason = f"no answer within {STEP_SECONDS} s"
     for line in text.splitlines():
-        if line.startswith("srun: error: "):
-            reason = reason or line.replace("error: ", "", 1)
+        if line.startswith("srun: error: ") and not reason.startswith("srun"):
+            reason = line.replace("error: ", "", 1)
         if line.startswith("{"):
             with contextlib.suppress(ValueError):  # a line that is cut
                 found = json.loads(line)
                 failed = [row for row in found["checks"] if row["verdict"] == FAIL]
                 checks[found["node"]] = {row["check"]: row["finding"] for row in failed}
-    checks = {node: checks[node] for node in nodes if node in checks}
-    return Answer(checks, reason or f"no answer within {STEP_SECONDS} s")
+    return {node: checks[node] for node in nodes if node in checks}, reason

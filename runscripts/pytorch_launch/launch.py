@@ -120,8 +120,8 @@ def run_distributed(program, arguments, env):
 
 # Options of python(1) without a script after them: code, a module, or a text that Python prints; and those with a
 # value, attached or as the next argument.
-NO_SCRIPT = "cmhV?"
-TAKES_VALUE = "WX"
+NO_SCRIPT = ("c", "m", "h", "V", "?")
+TAKES_VALUE = ("W", "X")
 #: Names of standard input.
 STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 

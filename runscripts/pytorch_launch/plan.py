@@ -83,9 +83,7 @@ def make_plan(env, node=None, *, virtual=False, known=()):
         error.rank = world.local_rank  # the first rank of each node reports it
         raise
     isolated, isolation_warnings = isolate(env)
-    dumps = NO_DUMPS
-    if world.size > 1 and devices.vendor:  # NCCL and RCCL have the flight recorder
-        dumps = choose_dumps(env, file_name(world, meeting.place))
+    dumps = _choose_dumps(env, world, meeting.place, devices)
 
     decided = {**dict.fromkeys(world.strays), **_variables(env, world, meeting.place, devices, placement), **openmp}
     if virtual or env.get(VIRTUAL):
@@ -124,6 +122,12 @@ def _choose_meeting(env, world, node):
 
     place, interfaces, warnings_of_node = choose_fabric(env, world, node.root, place)
     return Meeting(place, interfaces, warnings, warnings_of_node)
+
+
+def _choose_dumps(env, world, place, devices):
+    if world.size > 1 and devices.vendor:  # NCCL and RCCL have the flight recorder
+        return choose_dumps(env, file_name(world, place))
+    return NO_DUMPS
 
 
 def _reported(world, of_rank, of_node, of_world):

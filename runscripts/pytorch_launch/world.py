@@ -93,9 +93,8 @@ class World(Record):
         return self.local_size < self.size
 
     def variables(self):
-        """The values of OF_TORCH."""
-        numbers = (self.rank, self.size, self.local_rank, self.local_size, self.node_rank)
-        return dict(zip(OF_TORCH, map(str, numbers)))
+        """The values of OF_TORCH, which are the first fields."""
+        return dict(zip(OF_TORCH, map(str, self)))
 
 
 def check_exported(env, world, sources, reason):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytorch_command import Parser, call, positive, print_message, write_output
 from pytorch_launch import LaunchError
+from pytorch_launch.launchers.allocation import on_nodes
 from pytorch_launch.nodelist import hosts
 
 from pytorch_stacks import Rank, Thread
@@ -127,8 +128,7 @@ def squeue(fields, *selection):
 def ask_nodes(component, step, seconds):
     """The Ranks on the nodes of a Component, and (node, reason) for nodes without an answer."""
     names = hosts(component.nodes)
-    where = [f"--jobid={component.job}", f"--nodelist={component.nodes}"]
-    where += [f"--nodes={len(names)}", f"--ntasks={len(names)}"]
+    where = [f"--jobid={component.job}", *on_nodes(names), f"--ntasks={len(names)}"]
     if component.group:
         where.append(f"--het-group={component.group}")
     of = component.job if step is None else f"{component.job}.{step}"

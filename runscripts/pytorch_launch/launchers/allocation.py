@@ -49,6 +49,11 @@ def slurm_allocation(env, component):
     )
 
 
+def on_nodes(nodes):
+    """The options of srun for these nodes."""
+    return [f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
+
+
 def outside_of_jobs(env):
     """The environment without the variables of Slurm that describe a job or a step around this command."""
     return {name: env[name] for name in env if name == "SLURM_CONF" or not name.startswith(OF_SLURM)}

@@ -27,12 +27,6 @@ class Layout(Record):
     fields = "first_host size local_size node_rank"
 
 
-class Position(Record):
-    """The first host of an allocation, and the position of a host in it, each None where it is not known."""
-
-    fields = "first_host index"
-
-
 def open_mpi(env, hostname):
     """Open MPI 4 and 5 ("Environment variables set for MPI applications")."""
     names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
@@ -90,10 +84,9 @@ def _world(env, hostname, names, *, launcher, launch, first_host=None, node_rank
         first_host = "127.0.0.1"
         node_rank = 0
     elif first_host is None:
-        position = _position(env, hostname)
-        first_host = position.first_host
+        first_host, index = _position(env, hostname)
         if node_rank is None:
-            node_rank = position.index
+            node_rank = index
     if node_rank is None:
         # This host has another name in the allocation: assume nodes that are alike, with blocks of ranks, which is the
         # default of every launcher.
@@ -140,7 +133,10 @@ def _command_above():
 
 
 def _position(env, host):
-    """The Position of `host` in the job's allocation; names are compared up to the first dot."""
+    """The first host of the job's allocation, and the position of `host` there; each None where it is not known.
+
+    Names are compared up to the first dot.
+    """
     if env.get("SLURM_JOB_NODELIST"):
         hosts = read_list(env, "SLURM_JOB_NODELIST")
     else:  # at some sites only the first node of the job has this file, and only containers that bind it
@@ -149,7 +145,7 @@ def _position(env, host):
     short = host.partition(".")[0]
     first_host = hosts[0] if hosts else None
     index = shorts.index(short) if short in shorts else None
-    return Position(first_host, index)
+    return first_host, index
 
 
 # The file that PALS writes on each node: an array of C structures without padding between them, whose header has their

@@ -13,9 +13,6 @@ STRAY_EXPORT = "look for a stray export in the job script"
 STEP_NODES = "SLURM_STEP_NODELIST"
 NODE_LISTS = (STEP_NODES, "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST_HET_GROUP_0")
 
-#: The fields of a World with the values of OF_TORCH.
-NUMBERS = ("rank", "size", "local_rank", "local_size", "node_rank")
-
 
 def number(env, name):
     """The variable `name` as a number from 0. Raises LaunchError."""
@@ -68,7 +65,7 @@ def make_world(env, names, **fields):
     variables of torch, contradict each other.
     """
     sources = dict(zip(OF_TORCH, names))
-    for name, field in zip(OF_TORCH, NUMBERS):
+    for name, field in zip(OF_TORCH, World.fields.split()):
         if field not in fields:
             fields[field] = number(env, sources[name])
     world = World(**fields, **fields_of_slurm(env))
