@@ -17,7 +17,8 @@ EXPORT = 'in the job script, before flux run: export MASTER_ADDR=$(get-master "$
 
 def task(env, hostname):
     """The world of a task of Flux. Raises LaunchError."""
-    rank, size, local_rank = [number(env, name) for name in OF_FLUX]
+    rank = number(env, "FLUX_TASK_RANK")
+    size = number(env, "FLUX_JOB_SIZE")
     nodes = number(env, "FLUX_JOB_NNODES")
     job = env.get("FLUX_JOB_ID", "")
     source = f"Flux job {job}"
@@ -26,7 +27,7 @@ def task(env, hostname):
     local_size = size // nodes
     # Flux counts ranks node by node, or in turn over the nodes (flux-submit(1), --taskmap)
     node_rank = rank // local_size
-    if rank % local_size != local_rank:
+    if rank % local_size != number(env, "FLUX_TASK_LOCAL_ID"):
         node_rank = rank % nodes
     first_host = env.get("MASTER_ADDR")
     if nodes == 1:

@@ -200,7 +200,7 @@ def _read_layout(env):
         return Layout(order[0], counts[index], bool(env.get("SLURM_HET_SIZE")))
     if index == node_rank:
         return Layout(nodes[0], counts[index], bool(env.get("SLURM_HET_SIZE")))
-    return Layout(None, counts[index], has_components=True)  # of components that Slurm does not name
+    return Layout(_first_of_unnamed(env, nodes, node), counts[index], has_components=True)
 
 
 def _check_one_step(env, nodes):
@@ -245,6 +245,19 @@ def _check_order(order, nodes, node, node_rank):
     if sorted(order) != sorted(set(nodes)) or order.index(node) != node_rank:
         fault = f"SLURM_NODEID={node_rank} of {node} does not follow from the components of the step, {','.join(order)}"
         raise LaunchError(fault, HETEROGENEOUS)
+
+
+def _first_of_unnamed(env, nodes, node):
+    """The node of rank 0 in a step of components that Slurm does not name: known on two nodes only."""
+    node_rank = number(env, "SLURM_NODEID")
+    text = env.get("SLURM_GTIDS")
+    if text and (node_rank == 0) != ("0" in text.split(",")):
+        raise LaunchError(f"SLURM_NODEID={node_rank} of {node} does not follow from SLURM_GTIDS={text}", STRAY_EXPORT)
+    if len(_tasks_per_node(env)) != 2:
+        return None
+    if node_rank == 0:
+        return node
+    return next((host for host in nodes if host != node), None)
 
 
 def _components(env, nodes):

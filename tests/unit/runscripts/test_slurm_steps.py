@@ -41,11 +41,11 @@ def test_each_component_reserves_ports_for_itself():
     [
         ("", None),
         ("SLURM_NODEID=0 SLURM_PROCID=0 SLURM_GTIDS=0 SLURM_LOCALID=0 SLURMD_NODENAME=nid001003", None),
-        ("SLURM_STEP_NODELIST=nid[001001,001003] SLURM_STEP_TASKS_PER_NODE=2(x2)", None),
+        ("SLURM_STEP_NODELIST=nid[001001,001003] SLURM_STEP_TASKS_PER_NODE=2(x2)", "nid001003"),
         ("SLURM_STEP_NODELIST=nid001001 SLURM_STEP_TASKS_PER_NODE=2(x2)", "nid001001"),
     ],
 )
-def test_components_without_a_name_have_a_first_node_on_one_node_only(changes, first):
+def test_components_without_a_name_have_a_first_node_on_two_nodes_only(changes, first):
     """As in `srun A : B` in a plain job; all ranks agree."""
     assert discover({**HETEROGENEOUS, "SLURM_HET_SIZE": "", **variables(changes)}, "vm").first_host == first
 

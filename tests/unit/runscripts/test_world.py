@@ -179,6 +179,7 @@ step          | SLURMD_NODENAME=nid001001                                    | S
 step          | SLURM_GTIDS=0,1                                              | SLURM_PROCID=3 is not number SLURM_LOCALID=1 in SLURM_GTIDS=0,1...Submit the job
 step          | SLURM_GTIDS=2,3 SLURM_LOCALID=0                              | SLURM_PROCID=3 is not number SLURM_LOCALID=0 in
 step          | SLURM_STEP_NODELIST=nid[001002-001004]                       | nid[001002-001004] has more nodes than SLURM_STEP_TASKS
+step | SLURM_NODEID=0 SLURM_GTIDS=2,3 | SLURM_NODEID=0 of nid001003 does not follow from SLURM_GTIDS=2,3
 step          | SLURM_GTIDS=2,3,4                                            | in SLURM_GTIDS=2,3,4, of SLURM_STEP_TASKS_PER_NODE=2(x2)
 # launchers with fewer ranks than the step has tasks were started outside of it
 step torchrun | RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 WORLD_SIZE=1          | WORLD_SIZE=1, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC
