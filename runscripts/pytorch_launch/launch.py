@@ -216,9 +216,11 @@ def apply(program, plan, env, *, starts_all_of_node=False):
     """
     world = plan.world
     if world.size > 1 and not world.exported:
-        from pytorch_launch.claim import hold_port, port_directories
+        from pytorch_launch.claim import hold_port
 
-        hold_port(world, plan.place, port_directories(os.geteuid(), env.get("HOME", ""), world.node))
+        # the second if others have the first; TMPDIR may be another directory in each job
+        at_home = f"{env.get('HOME', '')}/.cache/pytorch-ports-{world.node}"
+        hold_port(world, plan.place, (f"/tmp/pytorch-{os.geteuid()}", at_home))  # noqa: S108  (it is private)
     changes = dict(plan.changes)
     warnings = list(plan.warnings)
     caches = plan.caches
