@@ -106,12 +106,7 @@ def read(path):
         return None
 
 
-def exists(path):
-    try:
-        os.stat(path)
-    except (OSError, ValueError):
-        return False
-    return True
+exists = os.path.exists
 
 
 def names(directory):
