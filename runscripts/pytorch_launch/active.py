@@ -49,7 +49,7 @@ def choose_python(env):
         return Choice(None, {}, [])
     prefix = None
     if is_on(env, ACTIVE, "1"):
-        prefix = _named(env, module) or _on_path(env, module)
+        prefix = _named(env, "VIRTUAL_ENV", module) or _on_path(env, module) or _named(env, "CONDA_PREFIX", module)
     if prefix is None or _is_below(prefix, module):
         return _use_modules(env, module, [])
     torch = _find_torch(prefix, _bases(prefix, module))
@@ -58,17 +58,16 @@ def choose_python(env):
     return _use(env, prefix, torch, module)
 
 
-def _named(env, module):
+def _named(env, name, module):
     """The user's environment that a variable names, None without one. Raises LaunchError if it is not visible."""
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        prefix = env.get(name, "")
-        is_base = name == "CONDA_PREFIX" and env.get("CONDA_DEFAULT_ENV") == "base"
-        if prefix and not is_base and not module.owns(prefix):
-            if exists(prefix):
-                return prefix
-            bind = f", or {bind_line(env, prefix)}" if module.image else ""
-            raise LaunchError(f"{name}={prefix} is active, but not visible here", f"deactivate it{bind}")
-    return None
+    prefix = env.get(name, "")
+    is_base = name == "CONDA_PREFIX" and env.get("CONDA_DEFAULT_ENV") == "base"
+    if not prefix or is_base or module.owns(prefix):
+        return None
+    if exists(prefix):
+        return prefix
+    bind = f", or {bind_line(env, prefix)}" if module.image else ""
+    raise LaunchError(f"{name}={prefix} is active, but not visible here", f"deactivate it{bind}")
 
 
 def _on_path(env, module):
