@@ -12,9 +12,9 @@ noticed.
 
 import os
 
-from pytorch_launch import LaunchError
+from pytorch_launch import LaunchError, exists
 from pytorch_launch.ports import is_free
-from pytorch_launch.private import make_private
+from pytorch_launch.private import make_private, not_private
 
 #: The lowest descriptor that is neither a standard stream nor one that shells take for these.
 FIRST_DESCRIPTOR = 10
@@ -32,7 +32,9 @@ def hold_port(world, place, directories):
     holder = place.launch  # also if its ranks have no name for it, or no directory works
     for directory in directories:
         try:
-            if place.launch and make_private(directory) is None:
+            # the second directory is in ~/.cache, which a new user does not have
+            missing = [path for path in (os.path.dirname(directory), directory) if not exists(path)]
+            if place.launch and not make_private(*missing) and not not_private(directory):
                 holder = hold(directory, name, place.launch)
                 break
         except OSError:

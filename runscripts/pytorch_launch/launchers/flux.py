@@ -8,10 +8,11 @@ ENVIRONMENT"), but no variable with the node of rank 0. That is an exported MAST
 
 from pytorch_launch import LaunchError
 from pytorch_launch.launchers import FLUX
-from pytorch_launch.launchers.variables import launch_number, make_world, number
+from pytorch_launch.launchers.variables import check_inside, launch_number, make_world, number
 
 OF_FLUX = ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
 
+ALIKE = "start as many on each node: --tasks-per-node"
 EXPORT = 'in the job script, before flux run: export MASTER_ADDR=$(get-master "$(flux getattr hostlist)")'
 
 
@@ -22,13 +23,21 @@ def task(env, hostname):
     nodes = number(env, "FLUX_JOB_NNODES")
     job = env.get("FLUX_JOB_ID", "")
     source = f"Flux job {job}"
-    if size % nodes:
-        raise LaunchError(f"{source} has {size} tasks on {nodes} nodes", "start as many on each node: --tasks-per-node")
+    if nodes == 0 or size % nodes:
+        raise LaunchError(f"{source} has {size} tasks on {nodes} nodes", ALIKE)
     local_size = size // nodes
+    local_rank = number(env, "FLUX_TASK_LOCAL_ID")
+    check_inside(env, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", size)
+    if local_rank >= local_size:  # as of 3 and 1 tasks
+        fault = f"FLUX_TASK_LOCAL_ID={local_rank} is outside 0 to {local_size - 1}, as of {size} tasks on {nodes} nodes"
+        raise LaunchError(fault, ALIKE)
     # Flux counts ranks node by node, or in turn over the nodes (flux-submit(1), --taskmap)
     node_rank = rank // local_size
-    if rank % local_size != number(env, "FLUX_TASK_LOCAL_ID"):
+    if rank % local_size != local_rank:
         node_rank = rank % nodes
+        if rank // nodes != local_rank:
+            fault = f"FLUX_TASK_RANK={rank} and FLUX_TASK_LOCAL_ID={local_rank} of {source}"
+            raise LaunchError(f"{fault} do not tell the node", "start it with --taskmap=block or --taskmap=cyclic")
     first_host = env.get("MASTER_ADDR")
     if nodes == 1:
         first_host = "127.0.0.1"

@@ -135,7 +135,7 @@ def _command_above():
 def _position(env, host):
     """The first host of the job's allocation, and the position of `host` there; each None where it is not known.
 
-    Names are compared up to the first dot.
+    Names that differ are compared up to the first dot.
     """
     if env.get("SLURM_JOB_NODELIST"):
         hosts = read_list(env, "SLURM_JOB_NODELIST")
@@ -145,6 +145,8 @@ def _position(env, host):
     short = host.partition(".")[0]
     first_host = hosts[0] if hosts else None
     index = shorts.index(short) if short in shorts else None
+    if host in hosts:
+        index = hosts.index(host)
     return first_host, index
 
 
@@ -167,9 +169,11 @@ def read_layout(path, rank):
         node_of = [unpack_from(RANK, data, ranks + rank_size * number)[2] for number in range(size)]
     except (OSError, error):
         return None
-    if rank >= size or len(data) < names + node_size * nodes:
+    if not 0 <= rank < size or len(data) < names + node_size * nodes:
         return None
     first = node_of[0]
     start = names + node_size * first
     host = data[start + INT : start + node_size].partition(b"\0")[0].decode(errors="replace")
+    if not 0 <= first < nodes or not host:
+        return None
     return Layout(host, size, node_of.count(node_of[rank]), (node_of[rank] - first) % nodes)

@@ -149,6 +149,9 @@ def test_a_process_is_a_rank_of_its_launchers_world(tmp_path, row):
 def test_a_file_of_pals_that_is_cut_off_is_not_read(tmp_path, length):
     (tmp_path / "apinfo").write_bytes(apinfo_file(5, [0, 0, 1, 1], ["a", "b"])[:length])
     assert read_layout(tmp_path / "apinfo", 3) is None
+    for ranks, hosts in (([0], []), ([1], ["a"]), ([-1], ["a"]), ([0], [""])):
+        (tmp_path / "apinfo").write_bytes(apinfo_file(5, ranks, hosts))
+        assert read_layout(tmp_path / "apinfo", 0) is None
 
 
 def test_the_nodes_of_a_job_of_lsf_are_counted():
