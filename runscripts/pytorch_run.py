@@ -68,9 +68,10 @@ NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
 TASKS = re.compile(r"^srun: error: ([^\s:]+): tasks? [\d,-]+: (.+)", re.MULTILINE)
 #: Options of srun(1) without a value behind a blank.
 FLAGS = re.compile(
-    "-[EHIKOQZklsuvX]$|-[^-].|--.*=|--(contiguous|disable-status|exact|exclusive|immediate|interactive|kill-on-bad-exit|label|multi-prog|no-allocate|"
-    "no-kill|overcommit|oversubscribe|overlap|preserve-env|propagate|pty|quiet|reboot|resv-ports|spread-job|unbuffered|"
-    "use-min-nodes|verbose|wait-all-nodes|whole)$"
+    r"-[EHIKOQZklsuvX]*([^-\dEHIKOQZklsuvX].+|\d*)$|--.*=|--(bcast|compress|contiguous|disable-status|exact|exclusive|"
+    "immediate|interactive|kill-on-bad-exit|label|multi-prog|nice|no-allocate|no-kill|overcommit|oversubscribe|overlap|"
+    "preserve-env|propagate|pty|quiet|reboot|resv-ports|send-libs|spread-job|test-only|unbuffered|use-min-nodes|"
+    "verbose|wait-all-nodes|whole|x11)$"
 )
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -148,7 +149,7 @@ def check(parser, options):
         parser.error("no command after `--`. Write: pytorch-run [options] -- conda-python-distributed ...")
     if options.nodelist:
         parser.error("-w names nodes, but pytorch-run chooses them. Omit -w, or leave nodes out with -x")
-    to_files = [option for option in options.srun if option.startswith(("-o", "-e", "--ou", "--er"))]
+    to_files = [option for option in options.srun if re.match("-[EHIKOQZklsuvX]*[oe]|--(ou|er)", option)]
     to_files += [name for name in SRUN_FILES if os.environ.get(name)]
     if options.silent and to_files:
         parser.error(

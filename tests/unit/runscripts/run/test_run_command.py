@@ -24,10 +24,10 @@ def test_own_options_and_those_of_srun_may_be_mixed():
 
 
 def test_a_line_with_srun_behind_the_dashes_has_its_options_there():
-    line = "--silent 30m --spare 1 -- srun -N2 -c 4 -l --gres gpu:4 --exact --mem=0 python -N9 train.py"
+    line = "--silent 30m --spare 1 -- srun -N2 -c 4 -l --gres gpu:4 --exact --nice --mem=0 python -N9 train.py"
     options = parse(line.split())
     assert (options.silent, options.spare, options.nodes) == (1800, 1, 2)
-    assert options.srun == ["-c", "4", "-l", "--gres", "gpu:4", "--exact", "--mem=0"]
+    assert options.srun == ["-c", "4", "-l", "--gres", "gpu:4", "--exact", "--nice", "--mem=0"]
     assert options.command == ["python", "-N9", "train.py"]
 
 
@@ -35,6 +35,7 @@ WRONG = """
 line                                | fault
 --silent 30 -o x -- y               | --silent sees no output that srun writes to files. Omit -o;
 --silent 30 -- srun --error=x y     | Omit --error=x;
+--silent 30 -- srun -lo x y         | Omit -lo;
 --silent 0 -- x                     | 0 is not a time, such as 90s, 30m or 2h
 --silent 1d -- x                    | 1d is not a time
 -N2 train.py                        | no command after `--`
