@@ -116,21 +116,24 @@ LAUNCHERS = (TORCHRUN, OPEN_MPI, HYDRA, FLUX, SLURM, PALS)
 #: Those whose ranks have the cores that the launcher's process has, such as those of a PBS job.
 OF_MPI = (OPEN_MPI, HYDRA, PALS)
 
+#: Those of schedulers. The variables of torchrun and mpirun may be inherited from the launch that submitted the job.
+OF_SCHEDULERS = (FLUX, SLURM, PALS)
+
 #: Set in a job of Slurm, of Flux (in a script too: flux-environment(7)), of PBS, and of LSF.
 JOBS = ("SLURM_JOB_ID", "FLUX_URI", "PBS_JOBID", "LSB_JOBID")
 
 
-def launcher_of(env):
+def launcher_of(env, launchers=LAUNCHERS):
     """The Launcher whose variables `env` has, which it may have inherited; ALONE if it has none."""
-    for launcher in LAUNCHERS:
+    for launcher in launchers:
         if env.get(launcher.sign):
             return launcher
     return ALONE
 
 
-def is_first_task_of_node(env):
+def is_first_task_of_node(env, launchers=LAUNCHERS):
     """Whether `env` is of the first task of a launch on this node, or outside any launch."""
-    return env.get(launcher_of(env).local_rank, "") in ("", "0")
+    return env.get(launcher_of(env, launchers).local_rank, "") in ("", "0")
 
 
 def is_of_mpi(env):

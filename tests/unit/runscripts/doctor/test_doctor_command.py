@@ -18,7 +18,8 @@ def test_without_a_module_it_reports_what_to_load_and_fails_and_checks_that_pass
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["check", "verdict", "finding"]
     assert lines[2].split()[:2] == ["module", "FAIL"] and "-> module load PyTorch/<version>" in lines[3]
-    done = doctor("--only", "torch,disk", "--json")
+    inherited = {"TORCHELASTIC_RUN_ID": "none", "LOCAL_RANK": "1", "SLURM_STEP_ID": "0", "SLURM_LOCALID": "0"}
+    done = doctor("--only", "torch,disk", "--json", **inherited)
     found = json.loads(done.stdout)
     assert (done.returncode, found["verdict"]) == (0, OK)
     assert [row["check"] for row in found["checks"]] == ["disk", "torch"]
