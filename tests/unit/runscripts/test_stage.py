@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from programs import program
-from pytorch_stage import find_fault, on_node
+from pytorch_launch import LaunchError
+from pytorch_stage import find_fault, on_node, wait_for_nodes
 
 pytestmark = pytest.mark.early
 
@@ -26,10 +27,10 @@ FLUX = {"SLURM_JOB_ID": "", "FLUX_URI": "local:///run/flux"}
 
 
 #: Starts the command on this node; what stays there writes its number.
-SRUN = """while [[ $1 == -* ]]; do echo "$1" >>options; shift; done; echo $$ >>started; exec "$@" """
+SRUN = """while [[ $1 == -* ]]; do echo "$1" >>options; shift; done; echo $$ >>"${0%/*}/../started"; exec "$@" """
 FLUX_COMMAND = """case $1 in
 getattr) echo 1 ;;
-exec) shift; while [[ $1 == -* ]]; do shift; done; echo $$ >>started; exec "$@" ;;
+exec) shift; while [[ $1 == -* ]]; do shift; done; echo $$ >>"${0%/*}/../started"; exec "$@" ;;
 archive)
     for word; do [[ $word != --*=* ]] || declare "${word:2}"; done
     case $2 in
@@ -88,7 +89,8 @@ def wait_until_empty(directory):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("job", [SLURM, FLUX], ids=["Slurm", "Flux"])
+# one was submitted in a job whose copy is gone
+@pytest.mark.parametrize("job", [SLURM, {**FLUX, "SIFPYTORCH": "/earlier/x.sif"}], ids=["Slurm", "Flux"])
 def test_the_copy_has_the_variables_of_the_module_and_is_removed_with_the_job(shell, disk, job):
     script = 'source <(pytorch-stage); echo $SIF; [ "$SIF" = "$SIFPYTORCH" ] && stat -c %a "${SIF%/*}"'
     output, message, _ = shell(f"{script}; kill $(head -n 1 started)", **job)
@@ -129,7 +131,8 @@ def test_any_files_are_staged_with_spaces_in_their_names(shell, tmp_path):
         ("pytorch-stage", {"SIFPYTORCH": ""}, "no image or packed venv to stage"),
         ("pytorch-stage --wrong", {}, "/--wrong: No such file"),
         ("pytorch-stage", {"SLURM_JOB_ID": ""}, "not in an allocation of Slurm"),
-        ("pytorch-stage", {"SLURM_HET_SIZE": "2"}, "not in an allocation of Slurm: SLURM_JOB_ID_HET_GROUP_ is not set"),
+        ("pytorch-stage", {"SLURM_HET_SIZE": "2"}, "not in a heterogeneous job of Slurm. Use the shared file"),
+        ("touch x.sif; pytorch-stage x.sif root/x.sif", {}, "/root/x.sif. Stage them one after the other"),
         ("pytorch-stage", {"PYTORCH_LAUNCH_STAGE_DIR": "/absent"}, "/absent: No such file or directory. Set PYTORCH_L"),
         (
             "pytorch-stage",
@@ -162,11 +165,17 @@ def test_a_directory_that_every_user_can_change_is_not_used(disk, monkeypatch, c
     assert "no sticky bit" in find_fault(str(disk))
     disk.chmod(0o1777)
     monkeypatch.setenv("PYTORCH_STAGE_DIRECTORY", f"{disk}/pytorch-stage-1")
-    monkeypatch.setattr("sys.stdin", io.StringIO("go\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("go\ngo\n"))
     assert on_node() == 0
     assert (disk / "pytorch-stage-1").stat().st_mode & 0o777 == 0o700
     assert on_node() == 1  # as if another user had made it
-    assert "another user has made the directory first" in capfd.readouterr().err
+    answers = capfd.readouterr().out
+    assert "another user has made the directory first" in answers
+    source, sink = os.pipe()  # which the other nodes keep open
+    os.write(sink, answers.encode())
+    with os.fdopen(source, "rb", 0) as output, pytest.raises(LaunchError, match="another user"):
+        wait_for_nodes(output, 4)
+    os.close(sink)
 
 
 def test_the_name_is_not_in_the_arguments_that_other_users_can_read(shell, tmp_path, monkeypatch):
