@@ -23,8 +23,9 @@ NO_PYTHON = 127  # as a shell does for a command that it does not find
 MOST_DIGITS = 18
 
 
-#: Each control character, of the blocks C0 and C1 of Unicode or DEL, and how it is printed.
-CONTROL = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}
+#: Each control character, of the blocks C0 and C1 of Unicode or DEL, and how it is printed. Bytes of C1 that are not
+#: valid UTF-8 are there as "surrogates" (PEP 383).
+CONTROL = {code: f"\\x{code & 0xFF:02x}" for code in [*range(32), *range(127, 160), *range(0xDC80, 0xDCA0)]}
 
 
 class Record(tuple):

@@ -131,7 +131,11 @@ def check_script(arguments, env, world):
     script = script_path(arguments)
     if script is None or script in STDIN or exists(script):
         return
-    directory = os.path.dirname(os.path.realpath(script))
+    try:
+        directory = os.path.dirname(os.path.realpath(script))
+    except OSError as error:
+        fault = f"{script}: the working directory has been deleted"
+        raise LaunchError(fault, "Change to another one", rank=world.local_rank) from error
     if not in_container(env) or exists(directory):
         raise LaunchError(f"{script}: no such file in {os.getcwd()}", "Check the path", rank=world.local_rank)
     fault = f"{script}: its directory, {directory}, is not visible in this image"
