@@ -80,7 +80,10 @@ def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp
         ("FLUX_TASK_LOCAL_ID=2", "FLUX_TASK_LOCAL_ID=2 is outside 0 to 1, .* --tasks-per-node"),
         ("FLUX_JOB_NNODES=0", "has 4 tasks on 0 nodes"),
         # such as --taskmap=cyclic:2
-        ("FLUX_JOB_SIZE=8 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0", "FLUX_TASK_RANK=2 and FLUX_TASK_LOCAL_ID=0 .* do not tell the node"),
+        (
+            "FLUX_JOB_SIZE=8 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0",
+            "FLUX_TASK_RANK=2 and FLUX_TASK_LOCAL_ID=0 .* do not tell the node",
+        ),
         ("RANK=0", "RANK=0 is exported, but FLUX_TASK_RANK=3"),
         ("LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4 is exported, but Flux job"),
         ("MASTER_ADDR= PATH=/absent", "the nodes of Flux job ƒ4yBboYGo are not known"),  # in an image without flux
