@@ -8,6 +8,7 @@ any user can create first: it is never used. Nothing is deleted, as another job 
 import os
 
 from pytorch_launch import LaunchError, Problem, Record, exists
+from pytorch_launch.container import bind_line, in_container
 from pytorch_launch.private import make_private, unsuitable
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
@@ -46,12 +47,19 @@ def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns 
     `key` is a name for job and node. What the user has placed is left out, not what another launch has, whose rank
     submitted this job: on this node its names may be anyone's.
     """
-    names = [name for name in SUBDIRECTORIES if not env.get(name) or f"/pytorch-{uid}/" in env[name]]
+    names = [name for name in SUBDIRECTORIES if not env.get(name) or _is_of_launch(env[name], uid, name)]
     bases = [base for base in (env.get("TMPDIR", "").rstrip("/"), default, _home_cache(env)) if base]
     chosen = Caches(None, names, bases, f"pytorch-{uid}/{key}", [])
     if not names:
         return chosen
+    if env.get("TMPDIR", "").startswith("/") and in_container(env) and not exists(bases[0]):
+        problem = Problem(f"TMPDIR={bases[0]} is not visible in this image", bind_line(env, bases[0]))
+        chosen = chosen._replace(warnings=[problem], bases=bases[1:])
     return _try(chosen, lambda base, _: unsuitable(base, uid))
+
+
+def _is_of_launch(path, uid, name):
+    return f"/pytorch-{uid}/" in path and path.endswith(f"/{SUBDIRECTORIES[name]}")
 
 
 def _home_cache(env):
