@@ -28,6 +28,7 @@ ANSWERS = {
     "order": "n1: 0-1\\nn2: 2,3\\n",
     "reverse": "n1: 2-3\\nn2: 0-1\\n",
     "turn": "a: [1,3]\\nb: [0,2]\\n",
+    "three": "a: [0,3]\\nb: [1,4]\\nc: [2,5]\\n",
 }
 #: Rank and local rank, other variables, the answer of `flux`; then rank, size, local rank and size, node rank, and the
 #: host of rank 0.
@@ -39,6 +40,7 @@ rank | variables         | flux    | world
 3 1  |                   | reverse | 3/4 1/2 1 n2
 3 1  |                   | turn    | 3/4 1/2 1 b
 2 1  |                   | turn    | 2/4 1/2 0 b
+2 0  | FLUX_JOB_SIZE=6 FLUX_JOB_NNODES=3 | three | 2/6 0/2 2 a
 # an exported address saves that command; the last one if Flux distributes ranks in turn
 2 0  | MASTER_ADDR=n1    |         | 2/4 0/2 1 n1
 3 1  | MASTER_ADDR=n1    |         | 3/4 1/2 1 n1
@@ -82,7 +84,7 @@ def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp
         # such as --taskmap=cyclic:2
         (
             "FLUX_JOB_SIZE=8 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0",
-            "FLUX_TASK_RANK=2 and FLUX_TASK_LOCAL_ID=0 .* do not tell the node",
+            "FLUX_TASK_RANK=2 and FLUX_TASK_LOCAL_ID=0 do not tell the node",
         ),
         ("RANK=0", "RANK=0 is exported, but FLUX_TASK_RANK=3"),
         ("LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4 is exported, but Flux job"),
