@@ -33,8 +33,8 @@ WAIT_SECONDS = 2
 #: For the mount; then the command runs unpacked. squashfuse may hang with the file system of the file.
 MOUNT_SECONDS = 60
 
+#: Open descriptors of the namespaces of a process: they stay when it ends.
 Namespaces = namedtuple("Namespaces", "user mount")
-Namespaces.__doc__ = """Open descriptors of the namespaces of a process: they stay when it ends."""
 
 
 class NotMountedError(Exception):

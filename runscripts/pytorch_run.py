@@ -21,7 +21,7 @@ from pathlib import Path
 from pytorch_command import Parser, call, positive, print_message, write_all
 from pytorch_doctor import FAIL
 from pytorch_launch import LaunchError
-from pytorch_launch.launchers.allocation import SRUN_FILES, outside_of_step, slurm_allocation
+from pytorch_launch.launchers.allocation import SRUN_FILES, on_nodes, outside_of_step, slurm_allocation
 from pytorch_launch.nodelist import hosts
 
 PROGRAM = "pytorch-run"
@@ -68,22 +68,19 @@ NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
 TASKS = re.compile(r"^srun: error: ([^\s:]+): tasks? [\d,-]+: (.+)", re.MULTILINE)
 #: Options of srun(1) without a value behind a blank.
 FLAGS = re.compile(
-    "--.*=|--(contiguous|disable-status|exact|exclusive|immediate|interactive|kill-on-bad-exit|label|multi-prog|no-allocate|"
-    "no-kill|overcommit|oversubscribe|overlap|preserve-env|propagate|pty|quiet|reboot|resv-ports|spread-job|unbuffered|"
-    "use-min-nodes|verbose|wait-all-nodes|whole)$"
+    r"-[EHIKOQZklsuvX]*([^-\dEHIKOQZklsuvX].+|\d*)$|--.*=|--(bcast|compress|contiguous|disable-status|exact|exclusive|"
+    "immediate|interactive|kill-on-bad-exit|label|multi-prog|nice|no-allocate|no-kill|overcommit|oversubscribe|overlap|"
+    "preserve-env|propagate|pty|quiet|reboot|resv-ports|send-libs|spread-job|test-only|unbuffered|use-min-nodes|"
+    "verbose|wait-all-nodes|whole|x11)$"
 )
-SHORT_FLAGS = "EHIKOQZklsuvX"
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
+#: The end of a step: its exit status, whether this program was told to end, whether it ended a silent
+#: step, and the last of what it wrote to standard error.
 Ended = namedtuple("Ended", "status was_told was_silent errors")
-Ended.__doc__ = """The end of a step: its exit status, whether this program was told to end, whether it ended a silent
-step, and the last of what it wrote to standard error."""
 
-Answer = namedtuple("Answer", "checks reason")
-Answer.__doc__ = "The failed checks of each node that answers, check to finding, and why another one does not."
-
+#: The state of the job, as RUNNING, and the nodes that it still has; None, None if Slurm does not answer.
 Job = namedtuple("Job", "state nodes")
-Job.__doc__ = "The state of the job, as RUNNING, and the nodes that it still has; None, None if Slurm does not answer."
 
 
 def main(arguments):
@@ -129,10 +126,8 @@ def split_at_srun(arguments):
         return options, words
     del words[0]
     while words and words[0].startswith("-"):
-        option = words.pop(0)
-        options.append(option)
-        is_short = len(option) == 2
-        if (is_short and option[1] not in SHORT_FLAGS) or (option[:2] == "--" and not FLAGS.match(option)):
+        options.append(words.pop(0))
+        if not FLAGS.match(options[-1]):
             options += words[:1]
             del words[:1]
     return options, words
@@ -154,7 +149,7 @@ def check(parser, options):
         parser.error("no command after `--`. Write: pytorch-run [options] -- conda-python-distributed ...")
     if options.nodelist:
         parser.error("-w names nodes, but pytorch-run chooses them. Omit -w, or leave nodes out with -x")
-    to_files = [option for option in options.srun if option.startswith(("-o", "-e", "--ou", "--er"))]
+    to_files = [option for option in options.srun if re.match("-[EHIKOQZklsuvX]*[oe]|--(ou|er)", option)]
     to_files += [name for name in SRUN_FILES if os.environ.get(name)]
     if options.silent and to_files:
         parser.error(
@@ -204,7 +199,9 @@ class Run:
         if not total or not nodes or any(option.startswith("--ntasks-per-") for option in self.options.srun):
             return []
         if self.allocation.is_in_step or (total % nodes and self.wanted != nodes):
-            of = "another step" if self.allocation.is_in_step else f"{nodes} nodes"
+            of = f"{nodes} nodes"
+            if self.allocation.is_in_step:
+                of = "another step"
             fault = f"the job's {total} tasks are of {of}, and a run has {self.wanted} nodes"
             raise LaunchError(fault, "name its tasks: --ntasks-per-node=...")
         return [f"--ntasks={total * self.wanted // nodes}"]
@@ -277,7 +274,7 @@ class Run:
 
     def step(self, nodes):
         """Run a step on these nodes; return its Ended."""
-        where = [*self.allocation.where[1:], f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
+        where = self.allocation.where[1:] + on_nodes(nodes)
         command = ["srun", *LIMITS, *self.options.srun, *where, *self.tasks, *self.options.command]
         step = Step(command, outside_of_step(self.env, self.allocation), self.options.silent, self.allocation.job)
         ended = step.pass_output()
@@ -422,14 +419,14 @@ def check_nodes(nodes, where):
 
     Checks that fail on all nodes are reported alone. Raises LaunchError if no node answers: it is not the nodes.
     """
-    answers = ask(nodes, where).checks
+    answers, _ = ask(nodes, where)
     failed = {}
     silent = [node for node in nodes if node not in answers]
     with ThreadPoolExecutor(AT_ONCE) as pool:  # a node that does not answer ends the step on the others
-        for node, answer in zip(silent, pool.map(lambda node: ask([node], where), silent)):
-            answers.update(answer.checks)
-            if not answer.checks:
-                failed[node] = answer.reason
+        for node, (answer, reason) in zip(silent, pool.map(lambda node: ask([node], where), silent)):
+            answers.update(answer)
+            if not answer:
+                failed[node] = reason
     if not answers:
         raise LaunchError(f"no node answers pytorch-doctor: {nodes[0]}: {failed[nodes[0]]}", "omit it: --no-preflight")
     common = set()
@@ -445,18 +442,18 @@ def check_nodes(nodes, where):
 
 
 def ask(nodes, where):
-    """The Answer of pytorch-doctor on these nodes."""
-    where = [*where, f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--ntasks={len(nodes)}"]
+    """The failed checks of each node that answers, check to finding, and why another one does not."""
+    where = [*where, *on_nodes(nodes), f"--ntasks={len(nodes)}"]
     doctor = [str(HERE / "pytorch-doctor"), "--json", f"--timeout={CHECK_SECONDS}", f"--only={CHECKS}"]
     text = call(["srun", *where, *CHECK_STEP.split(), *doctor], STEP_SECONDS, stderr=subprocess.STDOUT)[1]
-    checks, reason = {}, None
+    checks = {}
+    reason = f"no answer within {STEP_SECONDS} s"
     for line in text.splitlines():
-        if line.startswith("srun: error: "):
-            reason = reason or line.replace("error: ", "", 1)
+        if line.startswith("srun: error: ") and not reason.startswith("srun"):
+            reason = line.replace("error: ", "", 1)
         if line.startswith("{"):
             with contextlib.suppress(ValueError):  # a line that is cut
                 found = json.loads(line)
                 failed = [row for row in found["checks"] if row["verdict"] == FAIL]
                 checks[found["node"]] = {row["check"]: row["finding"] for row in failed}
-    checks = {node: checks[node] for node in nodes if node in checks}
-    return Answer(checks, reason or f"no answer within {STEP_SECONDS} s")
+    return {node: checks[node] for node in nodes if node in checks}, reason

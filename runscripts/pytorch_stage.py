@@ -15,8 +15,10 @@ PYTORCH_PACKED); the second prints the path. If a copy fails, nothing is set or 
 import json
 import os
 import secrets
+import select
 import subprocess
 import sys
+import time
 from collections import namedtuple
 
 import pytorch_command
@@ -37,7 +39,11 @@ SRUN = """srun --overlap --ntasks-per-node=1 --cpu-bind=none --mpi=none --gres=n
     --no-kill --kill-on-bad-exit=1 --wait=0 --job-name=pytorch-stage --immediate=120"""
 SELF = [sys.executable, "-I", "-S", os.path.abspath(pytorch_command.__file__), PROGRAM]
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0}
-READY = "pytorch-stage=ready"  # printed by each node
+#: Printed by each node; the second with what is wrong.
+READY = "pytorch-stage=ready"
+FAULT = "pytorch-stage=fault "
+#: For all nodes to answer: srun gives up to start them after 120 s.
+NODES_SECONDS = 130
 #: Stays on a node, and removes the copies when the job ends: Slurm and Flux then send SIGTERM. A trap in the job script
 #: cannot start a step any more after `scancel` and the time limit.
 STAY = f"""\
@@ -56,9 +62,9 @@ flux archive create --mmap --name=$name --directory="${1%/*}" "${1##*/}" &&
 flux exec --noinput --rank=all flux archive extract --waitcreate --name=$name --directory="${2%/*}" &&
 flux archive remove --name=$name"""
 
+#: The job: `start` is the command that starts a process on each of its `nodes`, `env` its environment,
+#: and `copy` the text for bash that copies.
 Job = namedtuple("Job", "start nodes env copy")
-Job.__doc__ = """The job: `start` is the command that starts a process on each of its `nodes`, `env` its environment,
-and `copy` the text for bash that copies."""
 
 
 def main(arguments):
@@ -90,25 +96,33 @@ def main(arguments):
 
 def find_files(env):
     """The file of the loaded module with its recorded SHA-256, and the variables that name it. Raises LaunchError."""
+    root = env.get("CONTAINERROOT")
+    # a variable may name the copy of an earlier job, which sbatch passed on
     if env.get("PYTORCH_PACKED"):
         variables = ["PYTORCH_PACKED"]
-        record = f"{env.get('CONTAINERROOT')}/provenance/packed.json"
+        record = f"{root}/provenance/packed.json"
+        original = f"{root}/venv.squashfs"
     elif env.get("SIFPYTORCH"):
         variables = ["SIF", "SIFPYTORCH"]
-        record = f"{env.get('CONTAINERROOT')}/provenance/image.json"
+        record = f"{root}/provenance/image.json"
+        original = f"{root}/{os.path.basename(env['SIFPYTORCH'])}"
     else:
         raise LaunchError("no image or packed venv to stage", "load a PyTorch module with a container or a packed venv")
     try:
         with open(record) as file:
-            return {env[variables[-1]]: json.load(file)["sha256"]}, variables
+            path = original if os.path.isfile(original) else env[variables[-1]]
+            return {path: json.load(file)["sha256"]}, variables
     except (OSError, ValueError, LookupError) as error:
         raise LaunchError(f"cannot read {record} ({error})", "install the module again") from error
 
 
 def hash_files(paths):
-    """The files that the user named, with their SHA-256. Raises OSError."""
+    """The files that the user named, with their SHA-256. Raises LaunchError, OSError."""
     files = {}
     for path in map(os.path.abspath, paths):
+        others = [other for other in files if other != path and os.path.basename(other) == os.path.basename(path)]
+        if others:
+            raise LaunchError(f"two files have the same name: {others[0]}, {path}", "Stage them one after the other")
         with open(path, "rb") as file:
             files[path] = subprocess.check_output(["sha256sum"], stdin=file).split()[0].decode()
     return files
@@ -119,6 +133,8 @@ def find_job(env):
     if env.get("FLUX_URI") and not env.get("SLURM_JOB_ID"):
         nodes = int(subprocess.check_output(["flux", "getattr", "size"]))
         return Job(["flux", "exec", "--rank=all"], nodes, dict(env), FLUX_ARCHIVE)
+    if env.get("SLURM_HET_SIZE"):
+        raise LaunchError("not in a heterogeneous job of Slurm", "use the shared file")
     allocation = slurm_allocation(env, "")
     start = [*SRUN.split(), *allocation.where, f"--nodes={allocation.nodes}", f"--ntasks={allocation.nodes}"]
     return Job(start, allocation.nodes, outside_of_jobs(env), f"sbcast {allocation.where[0]} " + '"$1" "$2"')
@@ -160,14 +176,22 @@ def call(job, command):
 
 
 def wait_for_nodes(output, nodes):
-    """Wait until this number of nodes is ready. Raises LaunchError with the first other line if they are not."""
-    lines = []
-    for line in iter(output.readline, b""):
-        lines.append(line.decode(errors="replace").strip())
+    """Wait until this number of nodes is ready. Raises LaunchError if one is not: under Flux the others stay."""
+    deadline = time.monotonic() + NODES_SECONDS
+    text = b""
+    while select.select([output], [], [], max(0, deadline - time.monotonic()))[0]:
+        piece = os.read(output.fileno(), 65536)
+        text += piece
+        lines = [line.strip() for line in text.decode(errors="replace").split("\n")[:-1]]
+        faults = [line[len(FAULT) :] for line in lines if line.startswith(FAULT)]
+        if faults:
+            raise LaunchError(faults[0], OTHERWISE)
         if lines.count(READY) == nodes:
             return
-    others = [line for line in lines if line != READY] or ["no answer from the nodes"]
-    raise LaunchError(others[0], OTHERWISE)
+        if not piece:
+            others = [line for line in lines if line != READY] or ["no answer from the nodes"]
+            raise LaunchError(others[0], OTHERWISE)
+    raise LaunchError(f"not all of {nodes} nodes answered within {NODES_SECONDS} s", OTHERWISE)
 
 
 def on_node():
@@ -178,14 +202,15 @@ def on_node():
         fault = find_fault(base)
         if not fault:
             write_output(PROGRAM, READY + "\n")
-            sys.stdin.readline()
+            if not sys.stdin.readline():
+                return 1  # pytorch-stage has ended
             os.mkdir(directory, 0o700)
             return write_output(PROGRAM, READY + "\n")
     except FileExistsError:
         fault = "it is shared between nodes, or another user has made the directory first"
     except OSError as error:
         fault = str(error)
-    print_message(os.uname().nodename, f"{base}: {fault}")
+    write_output(PROGRAM, f"{FAULT}{os.uname().nodename}: {base}: {fault}\n")
     return 1
 
 

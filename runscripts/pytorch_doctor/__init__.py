@@ -9,10 +9,8 @@ from functools import partial
 
 OK, WARN, FAIL, NOT_APPLICABLE = "ok", "warn", "FAIL", "n.a."
 
+#: The result of a check: OK, WARN, FAIL or NOT_APPLICABLE, the finding, the remedy, and the check's name.
 Finding = namedtuple("Finding", "verdict finding remedy check")
-Finding.__doc__ = (
-    "The result of a check: OK, WARN, FAIL or NOT_APPLICABLE, the finding, the remedy, and the check's name."
-)
 Finding.__new__.__defaults__ = ("", "")  # what runs a check adds its name
 
 ok = partial(Finding, OK)  # no fault was found

@@ -22,11 +22,6 @@ FUSE = "Containers need /dev/fuse; ask an administrator for `modprobe fuse; chmo
 
 Outcome = namedtuple("Outcome", "status output error")
 
-Recipe = namedtuple("Recipe", "name parameters")
-Recipe.__doc__ = (
-    "The file name of the recipe that EasyBuild keeps in an installation, and its parameters that are texts."
-)
-
 
 class Context:
     """The environment `env`, and the files below `root`, which is "" except in tests.
@@ -44,11 +39,11 @@ class Context:
     # Properties, so that checks read the installation: its file system may hang, and checks have a deadline.
     @property
     def recipe(self):
-        return read_recipe(self.module) if self.module else Recipe(None, {})
+        return read_recipe(self.module) if self.module else {}
 
     @property
     def kind(self):
-        kind = KINDS.get(self.recipe.parameters.get("easyblock"))
+        kind = KINDS.get(self.recipe.get("easyblock"))
         named = [each for each, name in IMAGES.items() if self.env.get(name)]
         return kind or (named or ["venv"])[0]
 
@@ -70,7 +65,7 @@ class Context:
     @property
     def gpu(self):
         """The kind of GPU that the loaded module is for: "cuda", "rocm" or None."""
-        return self.recipe.parameters.get("gpu")
+        return self.recipe.get("gpu")
 
     @property
     def torch(self):
@@ -103,13 +98,13 @@ class Context:
 
 
 def read_recipe(directory):
-    """The Recipe in an installation; None, {} without one."""
+    """The parameters, of those that are texts, in the recipe that EasyBuild keeps in an installation."""
     try:
         (copy,) = (path for path in (directory / "easybuild").glob("*.eb") if path.is_file())
         found = re.findall(r"^(\w+)[ \t]*=[ \t]*([\"'])(.*?)\2", copy.read_text(), re.MULTILINE)
     except (OSError, ValueError):
-        return Recipe(None, {})
-    return Recipe(copy.name, {name: value for name, _, value in found})
+        return {}
+    return {name: value for name, _, value in found}
 
 
 def last_line(text):

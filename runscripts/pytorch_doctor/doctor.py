@@ -14,7 +14,7 @@ from collections import Counter
 
 from pytorch_command import Parser, positive, write_output
 from pytorch_launch import LaunchError, printable
-from pytorch_launch.launchers import is_first_task_of_node, node_name
+from pytorch_launch.launchers import OF_SCHEDULERS, is_first_task_of_node, node_name
 
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail, not_applicable
 from pytorch_doctor.checks import disk, gpu, installation, network
@@ -42,7 +42,7 @@ The exit status is 1 if a check fails. To check a compute node, run it in a job:
 
 def main(arguments):
     options = parse(arguments)
-    if not is_first_task_of_node(os.environ):
+    if not is_first_task_of_node(os.environ, OF_SCHEDULERS):
         return 0  # the first task reports for its node
     for number in INTERRUPTIONS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # which also ends the checks

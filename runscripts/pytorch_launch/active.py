@@ -6,9 +6,8 @@ Every command asks here, on hosts and in images. Files decide: no second interpr
 
 import os
 import sys
-from collections import namedtuple
 
-from pytorch_launch import LaunchError, Problem, exists, is_on, names, read
+from pytorch_launch import LaunchError, Problem, Record, exists, is_on, names, read
 from pytorch_launch.container import USER_VENV, bind_line, device, image_devices
 from pytorch_launch.topology import read_table
 
@@ -20,7 +19,7 @@ ON_TOP = "python -m venv --system-site-packages"
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-class Choice(namedtuple("Choice", "prefix changes warnings")):
+class Choice(Record):
     """Which Python runs.
 
     `prefix`    the user's environment, None for the module's Python or, without a module, the one on PATH
@@ -28,9 +27,13 @@ class Choice(namedtuple("Choice", "prefix changes warnings")):
     `warnings`  Problems
     """
 
+    fields = "prefix changes warnings"
 
-class Module(namedtuple("Module", "root image")):
+
+class Module(Record):
     """The loaded module: its real directory, "" without one; and the device numbers of its image, none on a host."""
+
+    fields = "root image"
 
     def owns(self, path):
         """Whether a path is in its installation, in its image, or in user-software."""
@@ -46,7 +49,7 @@ def choose_python(env):
         return Choice(None, {}, [])
     prefix = None
     if is_on(env, ACTIVE, "1"):
-        prefix = _named(env, module) or _on_path(env, module)
+        prefix = _named(env, "VIRTUAL_ENV", module) or _on_path(env, module) or _named(env, "CONDA_PREFIX", module)
     if prefix is None or _is_below(prefix, module):
         return _use_modules(env, module, [])
     torch = _find_torch(prefix, _bases(prefix, module))
@@ -55,17 +58,16 @@ def choose_python(env):
     return _use(env, prefix, torch, module)
 
 
-def _named(env, module):
+def _named(env, name, module):
     """The user's environment that a variable names, None without one. Raises LaunchError if it is not visible."""
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        prefix = env.get(name, "")
-        is_base = name == "CONDA_PREFIX" and env.get("CONDA_DEFAULT_ENV") == "base"
-        if prefix and not is_base and not module.owns(prefix):
-            if exists(prefix):
-                return prefix
-            bind = f", or {bind_line(env, prefix)}" if module.image else ""
-            raise LaunchError(f"{name}={prefix} is active, but not visible here", f"deactivate it{bind}")
-    return None
+    prefix = env.get(name, "")
+    is_base = name == "CONDA_PREFIX" and env.get("CONDA_DEFAULT_ENV") == "base"
+    if not prefix or is_base or module.owns(prefix):
+        return None
+    if exists(prefix):
+        return prefix
+    bind = f", or {bind_line(env, prefix)}" if module.image else ""
+    raise LaunchError(f"{name}={prefix} is active, but not visible here", f"deactivate it{bind}")
 
 
 def _on_path(env, module):

@@ -6,9 +6,9 @@ any user can create first: it is never used. Nothing is deleted, as another job 
 """
 
 import os
-from collections import namedtuple
 
-from pytorch_launch import LaunchError, Problem, exists
+from pytorch_launch import LaunchError, Problem, Record, exists
+from pytorch_launch.container import bind_line, in_container
 from pytorch_launch.private import make_private, unsuitable
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
@@ -23,7 +23,7 @@ SUBDIRECTORIES = {
 }
 
 
-class Caches(namedtuple("Caches", "directory names bases key warnings")):
+class Caches(Record):
     """The directory for caches.
 
     `directory`  that of this job and node, None if the user has placed all caches
@@ -32,6 +32,8 @@ class Caches(namedtuple("Caches", "directory names bases key warnings")):
     `key`        its path below these
     `warnings`   Problems
     """
+
+    fields = "directory names bases key warnings"
 
     @property
     def variables(self):
@@ -45,12 +47,19 @@ def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns 
     `key` is a name for job and node. What the user has placed is left out, not what another launch has, whose rank
     submitted this job: on this node its names may be anyone's.
     """
-    names = [name for name in SUBDIRECTORIES if not env.get(name) or f"/pytorch-{uid}/" in env[name]]
+    names = [name for name in SUBDIRECTORIES if not env.get(name) or _is_of_launch(env[name], uid, name)]
     bases = [base for base in (env.get("TMPDIR", "").rstrip("/"), default, _home_cache(env)) if base]
     chosen = Caches(None, names, bases, f"pytorch-{uid}/{key}", [])
     if not names:
         return chosen
+    if env.get("TMPDIR", "").startswith("/") and in_container(env) and not exists(bases[0]):
+        problem = Problem(f"TMPDIR={bases[0]} is not visible in this image", bind_line(env, bases[0]))
+        chosen = chosen._replace(warnings=[problem], bases=bases[1:])
     return _try(chosen, lambda base, _: unsuitable(base, uid))
+
+
+def _is_of_launch(path, uid, name):
+    return f"/pytorch-{uid}/" in path and path.endswith(f"/{SUBDIRECTORIES[name]}")
 
 
 def _home_cache(env):
@@ -63,31 +72,11 @@ def _home_cache(env):
 def make_caches(caches):
     """Make the directories of `caches`, safely for several ranks at once; return the Caches that are used.
 
-    If another user has taken the name or the file system is full, that is the next place, and at last one with a name
-    that cannot be predicted. Raises LaunchError.
+    If another user has taken the name or the file system is full, that is the next place. Raises LaunchError.
     """
     if caches.directory is None:
         return caches
-    try:
-        return _try(caches, _make)
-    except LaunchError as error:
-        others = _unpredictable(caches.bases)
-        if not others:
-            raise
-        return _try(caches._replace(bases=others, warnings=[Problem(error.fault, error.remedy)]), _make)
-
-
-def _unpredictable(bases):
-    """New directories in those of `bases` where one can be made."""
-    from tempfile import mkdtemp  # most launches do not need it
-
-    found = []
-    for base in bases:
-        try:
-            found.append(mkdtemp(prefix="pytorch-", dir=base))
-        except OSError:
-            continue
-    return found
+    return _try(caches._replace(warnings=[]), _make)
 
 
 def _try(caches, find_fault):

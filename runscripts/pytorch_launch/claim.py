@@ -12,17 +12,12 @@ noticed.
 
 import os
 
-from pytorch_launch import LaunchError
+from pytorch_launch import LaunchError, exists
 from pytorch_launch.ports import is_free
-from pytorch_launch.private import make_private
+from pytorch_launch.private import make_private, not_private
 
 #: The lowest descriptor that is neither a standard stream nor one that shells take for these.
 FIRST_DESCRIPTOR = 10
-
-
-def port_directories(uid, home, node):
-    """Where a user holds ports; the second if others have the first. TMPDIR may be another directory in each job."""
-    return f"/tmp/pytorch-{uid}", f"{home}/.cache/pytorch-ports-{node}"  # noqa: S108  (it is private)
 
 
 def hold_port(world, place, directories):
@@ -31,26 +26,24 @@ def hold_port(world, place, directories):
     Raises LaunchError if another launch holds the port, or, on rank 0, if a process listens there: other ranks would
     connect to that process, and wait for it.
     """
-    holder = _hold_in_one(directories, world, place)
+    name = f"port-{place.port}"
+    if world.node_rank != 0:  # launches with other addresses may have ranks here
+        name += f"-{place.address}"
+    holder = place.launch  # also if its ranks have no name for it, or no directory works
+    for directory in directories:
+        try:
+            # the second directory is in ~/.cache, which a new user does not have
+            missing = [path for path in (os.path.dirname(directory), directory) if not exists(path)]
+            if place.launch and not make_private(*missing) and not not_private(directory):
+                holder = hold(directory, name, place.launch)
+                break
+        except OSError:
+            continue
     if holder == place.launch and world.rank == 0 and not is_free(int(place.port)):
         holder = "another program, or by one that started this"
     if holder != place.launch:
         fault = f"port {place.port} on {place.address}, the rendezvous of {world.source}, is in use by {holder}"
         raise LaunchError(fault, "start again, or export another MASTER_PORT", rank=world.rank)
-
-
-def _hold_in_one(directories, world, place):
-    """The launch that holds the port: that of `place` if its ranks have no name for it, or no directory works."""
-    name = f"port-{place.port}"
-    if world.node_rank != 0:  # launches with other addresses may have ranks here
-        name += f"-{place.address}"
-    for directory in directories:
-        try:
-            if place.launch and make_private(directory) is None:
-                return hold(directory, name, place.launch)
-        except OSError:
-            continue
-    return place.launch
 
 
 def hold(directory, name, launch):

@@ -5,13 +5,11 @@ A mask of this rank's own, from the user, Slurm or mpirun, is kept. A mask that 
 in common is cut into shares, identically on every rank, without communication.
 """
 
-from collections import namedtuple
-
-from pytorch_launch import Problem
+from pytorch_launch import Problem, Record
 from pytorch_launch.topology import cpu_list
 
 
-class Placement(namedtuple("Placement", "cpus bind threads numa warnings")):
+class Placement(Record):
     """The CPUs of a rank.
 
     `cpus`      the CPUs that it may run on
@@ -21,9 +19,13 @@ class Placement(namedtuple("Placement", "cpus bind threads numa warnings")):
     `warnings`  Problems
     """
 
+    fields = "cpus bind threads numa warnings"
 
-class Share(namedtuple("Share", "bind threads fault")):
+
+class Share(Record):
     """The CPUs to bind a rank to, or None; its number of cores; and what is wrong with them, or None."""
+
+    fields = "bind threads fault"
 
 
 def choose_cores(node, world, devices, remedy="give each rank more"):

@@ -10,9 +10,7 @@ CUDA_VISIBLE_DEVICES                        NVIDIA: numbers of GPUs, or their UU
 (ROCm, "GPU isolation techniques"; CUDA Programming Guide, "CUDA Environment Variables".)
 """
 
-from collections import namedtuple
-
-from pytorch_launch import Problem, is_number, read
+from pytorch_launch import Problem, Record, is_number, read
 
 ROCR = "ROCR_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"
@@ -31,7 +29,7 @@ NO_GPU = ("", "-1", "NoDevFiles")
 MIG = "MIG-"
 
 
-class Devices(namedtuple("Devices", "vendor count index held claims own changes warnings lists")):
+class Devices(Record):
     """The GPUs of one rank.
 
     `vendor`    "amd" or "nvidia", None without GPUs
@@ -45,6 +43,9 @@ class Devices(namedtuple("Devices", "vendor count index held claims own changes 
     `lists`     variables that decide which GPUs are visible, name to the entries, one for each GPU
     """
 
+    fields = "vendor count index held claims own changes warnings lists"
+    defaults = {"vendor": None, "count": 0, "index": None, "held": (), "claims": None, "own": ()}  # noqa: RUF012
+
     @property
     def gpu(self):
         """The physical GPU that this rank uses, None if not known."""
@@ -57,10 +58,10 @@ class Devices(namedtuple("Devices", "vendor count index held claims own changes 
         return {name: entries[self.index] for name, entries in self.lists.items()}
 
 
-NO_DEVICES = Devices(None, 0, None, (), None, (), {}, [], {})
+NO_DEVICES = Devices(changes={}, warnings=[], lists={})
 
 
-class Visible(namedtuple("Visible", "present gpus lists changes warnings")):
+class Visible(Record):
     """What a process sees of the GPUs of its node.
 
     `present`   all that there are, in the order in which their runtime counts them
@@ -68,9 +69,13 @@ class Visible(namedtuple("Visible", "present gpus lists changes warnings")):
     `lists`, `changes` and `warnings` are as in Devices.
     """
 
+    fields = "present gpus lists changes warnings"
 
-class Selection(namedtuple("Selection", "gpus entries warnings")):
+
+class Selection(Record):
     """The GPUs of a list, its entries for them, and Problems."""
+
+    fields = "gpus entries warnings"
 
 
 def choose_devices(env, node, world):
@@ -80,7 +85,11 @@ def choose_devices(env, node, world):
     visible = visible_gpus(env, node, world.node_gpus)
     gpus = visible.gpus
     devices = Devices(
-        node.gpus[0].vendor, len(gpus), None, (), None, (), visible.changes, visible.warnings, visible.lists
+        vendor=node.gpus[0].vendor,
+        count=len(gpus),
+        changes=visible.changes,
+        warnings=visible.warnings,
+        lists=visible.lists,
     )
     if not gpus:
         return devices
@@ -174,17 +183,15 @@ def _see_amd(env, present):
     names = [name for name in (HIP, CUDA) if name in env]
     if not names or not left.gpus:
         return Visible(present, left.gpus, {ROCR: left.entries}, {}, left.warnings)
-    exported = f"{names[0]}={env[names[0]]}"
-    value = env[names[0]]
+    exported = value = env[names[0]]
     if ROCR in env:
-        value = _renumber(value, left.entries)
+        value = _renumber(exported, left.entries)
     selection = select(names[0], value, left.gpus)
     warnings = left.warnings + selection.warnings
-    if value != env[names[0]]:
-        fault = (
-            f"{ROCR}={env[ROCR]} leaves {len(left.gpus)} of {len(present)} GPUs, counted from 0, so {exported} is set "
-        )
-        warnings.append(Problem(f"{fault}to {value}", "unset it where both are set"))
+    if value != exported:
+        fault = f"{ROCR}={env[ROCR]} leaves {len(left.gpus)} of {len(present)} GPUs, counted from 0, so "
+        fault += f"{names[0]}={exported} is set to {value}"
+        warnings.append(Problem(fault, "unset it where both are set"))
     changes = {name: value for name in names if env[name] != value}
     return Visible(present, selection.gpus, dict.fromkeys(names, selection.entries), changes, warnings)
 

@@ -2,9 +2,8 @@
 """Turns the plan of one task per node into that of torchrun's agent there."""
 
 import os
-from collections import namedtuple
 
-from pytorch_launch import LaunchError, is_number, set_defaults
+from pytorch_launch import LaunchError, Record, is_number
 from pytorch_launch.caches import SUBDIRECTORIES
 from pytorch_launch.launchers.single import CLOUDS, OF_TORCHRUN
 from pytorch_launch.openmp import openmp_binding
@@ -16,17 +15,17 @@ WORKER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
-# torchrun's options that are read here, which argparse takes by unique beginnings; and those that take no value.
-OPTIONS = ("standalone", "nnodes", "rdzv_endpoint", "master_addr", "nproc_per_node")
+#: Options of torchrun that take no value.
 FLAGS = ("standalone", "no_python", "m", "module", "run_path", "use_env", "virtual_local_rank", "h", "help")
 # What --nproc-per-node can be besides a number (torch.distributed.run, determine_local_world_size).
 KINDS = ("auto", "cpu", "gpu", "xpu")
 
 
-class Options(namedtuple("Options", "standalone nnodes rdzv_endpoint master_addr nproc_per_node")):
-    """torchrun's options as the user gave them, None for each that is not given (torchrun(1))."""
+class Options(Record):
+    """torchrun's options that are read here, as the user gave them, None for each that is not given (torchrun(1))."""
 
-    __slots__ = ()
+    fields = "standalone nnodes rdzv_endpoint master_addr nproc_per_node"
+    defaults = dict.fromkeys(fields.split())  # noqa: RUF012
 
     @property
     def names_a_place(self):
@@ -39,13 +38,10 @@ class Options(namedtuple("Options", "standalone nnodes rdzv_endpoint master_addr
         return self.names_a_place or self.standalone is not None or self.nnodes is not None
 
 
-set_defaults(Options, **dict.fromkeys(OPTIONS))
-
-
 def read_options(arguments, env):
     """The Options in the arguments of torchrun, and in its variables."""
     options = {}
-    for name in OPTIONS:
+    for name in Options.defaults:
         value = env.get(f"PET_{name.upper()}")
         if value and value != "0":
             options[name] = value
@@ -62,19 +58,12 @@ def _options_before_script(arguments):
         if len(word) > 2 and word[1] != "-":
             continue  # a letter with its value, as -r3
         name, has_value, value = word.lstrip("-").partition("=")
-        name = _full_name(name.replace("-", "_"))
+        name = name.replace("-", "_")
         if not has_value and name not in FLAGS:
             value = next(words, "")
-        if name in OPTIONS:
+        if name in Options.defaults:
             options[name] = value
     return options
-
-
-def _full_name(name):
-    for option in OPTIONS:
-        if len(name) > 1 and option.startswith(name):
-            return option
-    return name
 
 
 def known_marks(options):

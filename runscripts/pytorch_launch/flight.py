@@ -6,9 +6,8 @@ write to the same.
 """
 
 import os
-from collections import namedtuple
 
-from pytorch_launch import exists
+from pytorch_launch import Record, exists
 from pytorch_launch.private import make_private, not_private
 
 BUFFER_SIZE = "2000"
@@ -22,8 +21,10 @@ ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 OLD_RELEASES = ("2.0.", "2.1.", "2.2.", "2.3.", "2.4.", "2.5.", "2.6.", "2.7.")
 
 
-class Dumps(namedtuple("Dumps", "directory variables")):
+class Dumps(Record):
     """The directory of dumps, None if there is none to make; and the variables to set, name to value."""
+
+    fields = "directory variables"
 
 
 def choose_dumps(env, name):
@@ -49,12 +50,12 @@ def choose_dumps(env, name):
 
 
 def make_dumps(dumps):
-    """Make the directory; return the Dumps, without the file if the directory cannot be made or is not private."""
+    """Make the directory; return the variables that name it if it cannot be made or is not private."""
     if dumps.directory is None:
-        return dumps
+        return ()
     cache = os.path.dirname(dumps.directory)
     missing = [path for path in (cache, dumps.directory) if not exists(path)]
     # a directory that exists is not made again: the home directory may be read-only
     if not make_private(*missing) and not not_private(dumps.directory):
-        return dumps
-    return Dumps(None, {name: value for name, value in dumps.variables.items() if name not in FILES})
+        return ()
+    return FILES

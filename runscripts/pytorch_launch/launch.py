@@ -120,7 +120,8 @@ def run_distributed(program, arguments, env):
 
 # Options of python(1) without a script after them: code, a module, or a text that Python prints; and those with a
 # value, attached or as the next argument.
-NO_SCRIPT, TAKES_VALUE = ("c", "m", "h", "V", "?"), ("W", "X")
+NO_SCRIPT = ("c", "m", "h", "V", "?")
+TAKES_VALUE = ("W", "X")
 #: Names of standard input.
 STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
@@ -130,7 +131,11 @@ def check_script(arguments, env, world):
     script = script_path(arguments)
     if script is None or script in STDIN or exists(script):
         return
-    directory = os.path.dirname(os.path.realpath(script))
+    try:
+        directory = os.path.dirname(os.path.realpath(script))
+    except OSError as error:
+        fault = f"{script}: the working directory has been deleted"
+        raise LaunchError(fault, "Change to another one", rank=world.local_rank) from error
     if not in_container(env) or exists(directory):
         raise LaunchError(f"{script}: no such file in {os.getcwd()}", "Check the path", rank=world.local_rank)
     fault = f"{script}: its directory, {directory}, is not visible in this image"
@@ -215,9 +220,11 @@ def apply(program, plan, env, *, starts_all_of_node=False):
     """
     world = plan.world
     if world.size > 1 and not world.exported:
-        from pytorch_launch.claim import hold_port, port_directories
+        from pytorch_launch.claim import hold_port
 
-        hold_port(world, plan.place, port_directories(os.geteuid(), env.get("HOME", ""), world.node))
+        # the second if others have the first; TMPDIR may be another directory in each job
+        at_home = f"{env.get('HOME', '')}/.cache/pytorch-ports-{world.node}"
+        hold_port(world, plan.place, (f"/tmp/pytorch-{os.geteuid()}", at_home))  # noqa: S108  (it is private)
     changes = dict(plan.changes)
     warnings = list(plan.warnings)
     caches = plan.caches
@@ -225,11 +232,9 @@ def apply(program, plan, env, *, starts_all_of_node=False):
         caches = make_caches(caches)
         changes.update(caches.variables)
         if world.local_rank == 0:
-            warnings += [warning for warning in caches.warnings if warning not in plan.caches.warnings]
-    made = make_dumps(plan.dumps)
-    for name in plan.dumps.variables:
-        if name not in made.variables:
-            changes.pop(name, None)
+            warnings += caches.warnings
+    for name in make_dumps(plan.dumps):
+        changes.pop(name, None)
     warnings += bind_process(plan.placement.bind)
     if world.rank == 0:
         warnings += idle_allocation(world, starts_all_of_node)
@@ -261,7 +266,7 @@ def report(program, plan, env):
     if is_verbose(env):
         from pytorch_launch.report import line
 
-        write_line(line(plan, env))
+        write_output(printable(line(plan, env)) + "\n", STDERR)
 
 
 def become_python(arguments, variables):
@@ -274,23 +279,18 @@ def become_python(arguments, variables):
     if is_on(variables, "PYTORCH_LAUNCH_TRACEABLE", "1") and read(PTRACE_SCOPE) == ONLY_PARENTS:
         allow_tracing()
     failed = None
-    for directory, python in _pythons(variables):
-        path = f"{directory or '.'}/{python}"
-        try:
-            os.execve(path, [python, *arguments], variables)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):  # such as root's own in some images
-            continue
-        except OSError as error:  # another directory of PATH may have one, as for a shell
-            failed = failed or f"{path} cannot be started: {error.strerror}"
+    for python in ("python", "python3"):
+        for directory in variables.get("PATH", "/bin:/usr/bin").split(":"):
+            path = f"{directory or '.'}/{python}"
+            try:
+                os.execve(path, [python, *arguments], variables)
+            except (FileNotFoundError, NotADirectoryError, PermissionError):  # such as root's own in some images
+                continue
+            except OSError as error:  # another directory of PATH may have one, as for a shell
+                failed = failed or f"{path} cannot be started: {error.strerror}"
     if failed:
         raise LaunchError(failed, status=NO_PYTHON)
     raise LaunchError("python and python3 not found on PATH", ACTIVATE, status=NO_PYTHON)
-
-
-def _pythons(variables):
-    """The directories of PATH with the names of Python, in the order in which they are tried."""
-    directories = variables.get("PATH", "/bin:/usr/bin").split(":")
-    return [(directory, "python") for directory in directories] + [(directory, "python3") for directory in directories]
 
 
 def allow_tracing():
@@ -312,12 +312,8 @@ def allow_tracing():
 
 
 def write_problem(program, message):
-    write_line(f"{program}: {message}")
-
-
-def write_line(text):
     """Write a line to standard error, with control characters of variables and files escaped."""
-    write_output(f"{printable(text)}\n", STDERR)
+    write_output(printable(f"{program}: {message}") + "\n", STDERR)
 
 
 def write_output(text, stream=STDOUT):

@@ -13,8 +13,6 @@ second, ... Text after the last bracket, `gpu[1-2]-ib`, is accepted, as users wr
 spaces, `n[1-]` and `n[1-2`, which Slurm ignores, are errors, so that no job starts with an incomplete list.
 """
 
-from collections import namedtuple
-
 from pytorch_launch import MOST_DIGITS, LaunchError
 
 DIGITS = "0123456789"
@@ -30,85 +28,71 @@ class NodeListError(LaunchError):
         super().__init__(f"node list {text!r} has {fault}", "expected something like nid[001-004],login1")
 
 
-class Name(namedtuple("Name", "texts brackets")):
-    """A name of a list: the texts before, between and after its brackets, and the Ranges of each bracket."""
-
-    __slots__ = ()
-
-
-class Range(namedtuple("Range", "low length width")):
-    """A range of numbers: the lowest, how many there are, and the width to which they are padded."""
-
-    __slots__ = ()
-
-    def texts(self):
-        return [str(self.low + more).zfill(self.width) for more in range(self.length)]
-
-
 def hosts(text):
     """All hosts of a node list, in its order. Raises NodeListError, also if there are more than MOST_HOSTS."""
     found = []
     for name in _names(text):
-        if len(found) + _count(name) > MOST_HOSTS:
-            raise NodeListError(text, f"more than {MOST_HOSTS} hosts")
-        found += _expand(name)
+        found += _expand(text, name)
+        _check_count(text, len(found))
     return found
 
 
-def _count(name):
-    """The number of hosts of a Name."""
-    count = 1
-    for ranges in name.brackets:
-        count *= sum([each.length for each in ranges])
-    return count
+def _check_count(text, count):
+    if count > MOST_HOSTS:
+        raise NodeListError(text, f"more than {MOST_HOSTS} hosts")
 
 
-def _expand(name):
-    """The hosts of a Name: the last bracket counts fastest, then the first, the second, ..."""
-    found = [name.texts[0]]
-    for index, ranges in enumerate(name.brackets):
-        numbers = []
-        for each in ranges:
-            numbers += [number + name.texts[index + 1] for number in each.texts()]
-        if index == len(name.brackets) - 1:
-            found = [before + number for before in found for number in numbers]
+def _expand(text, name):
+    """The hosts of a name, as in `_names`: the last bracket counts fastest, then the first, the second, ..."""
+    found = [name[0]]
+    last = len(name) - 2
+    for index in range(1, len(name), 2):
+        numbers = _numbers(text, name[index])
+        _check_count(text, len(found) * len(numbers))
+        after = name[index + 1]
+        if index == last:
+            found = [before + number + after for before in found for number in numbers]
         else:
-            found = [before + number for number in numbers for before in found]
+            found = [before + number + after for number in numbers for before in found]
     return found
 
 
 def _names(text):
-    """The Names of a list."""
+    """The names of a list, each as the texts before, in and after its brackets: n[1-2] is "n", "1-2" and ""."""
     if "".join([letter for letter in text if letter in "[]"]).replace("[]", ""):
         raise NodeListError(text, "an unmatched bracket")
-    found = [Name([], [])]
+    found = [[]]
     for index, part in enumerate(text.replace("]", "[").split("[")):
         if index % 2:
-            found[-1].brackets.append([_range(text, numbers) for numbers in part.split(",")])
+            found[-1].append(part)
             continue
         stray = part.replace(",", "").lstrip(NAME_CHARACTERS)
         if stray:
             raise NodeListError(text, f"a stray {stray[0]!r}")
         first, *others = part.split(",")
-        found[-1].texts.append(first)
-        found += [Name([other], []) for other in others]
-    if Name([""], []) in found:
+        found[-1].append(first)
+        found += [[other] for other in others]
+    if [""] in found:
         raise NodeListError(text, "an empty name")
     return found
 
 
-def _range(text, numbers):
-    """The Range of `07-12` or of a single number.
+def _numbers(text, bracket):
+    """The numbers of a bracket as texts.
 
-    The two ends may differ in width: Slurm and python-hostlist agree that `[01-3]` means 01, 02, 03, and `[1-03]` 1, 2,
-    3, padded like the lower end.
+    The two ends of `07-12` may differ in width: Slurm and python-hostlist agree that `[01-3]` means 01, 02, 03, and
+    `[1-03]` 1, 2, 3, padded like the lower end.
     """
-    low, dash, high = numbers.partition("-")
-    if not dash:
-        high = low
-    for end in (low, high):
-        if not end or end.strip(DIGITS) or len(end) > MOST_DIGITS:
-            raise NodeListError(text, f"{end[:MOST_DIGITS]!r} in place of a number")
-    if int(low) > int(high):
-        raise NodeListError(text, f"the reversed range {numbers}")
-    return Range(int(low), int(high) - int(low) + 1, len(low))
+    found = []
+    for numbers in bracket.split(","):
+        low, dash, high = numbers.partition("-")
+        if not dash:
+            high = low
+        for end in (low, high):
+            if not end or end.strip(DIGITS) or len(end) > MOST_DIGITS:
+                raise NodeListError(text, f"{end[:MOST_DIGITS]!r} in place of a number")
+        if int(low) > int(high):
+            raise NodeListError(text, f"the reversed range {numbers}")
+        _check_count(text, int(high) - int(low) + 1)
+        found += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
+    return found

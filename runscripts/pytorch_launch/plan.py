@@ -5,9 +5,7 @@ This is the flow: world, place, hardware, environment. Each part reads the varia
 the Plan.
 """
 
-from collections import namedtuple
-
-from pytorch_launch import LaunchError, Problem
+from pytorch_launch import LaunchError, Problem, Record
 from pytorch_launch.active import choose_python
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.container import check_directory
@@ -38,22 +36,28 @@ THREADS = "OMP_NUM_THREADS"
 #: Of ranks without the flight recorder.
 NO_DUMPS = Dumps(None, {})
 
-Meeting = namedtuple("Meeting", "place interfaces warnings warnings_of_node")
-Meeting.__doc__ = "The Place; variables that name network interfaces; and Problems of this rank and of its node."
 
-Plan = namedtuple("Plan", "world place devices placement python caches dumps changes warnings")
-Plan.__doc__ = """The decisions for one rank.
+class Meeting(Record):
+    """The Place; variables that name network interfaces; and Problems of this rank and of its node."""
 
-`world`       the World
-`place`       the Place where its ranks meet
-`devices`     the Devices
-`placement`   the Placement on CPUs; `bind` there is what to bind this process to
-`python`      the active environment whose Python runs, None for the module's
-`caches`      the Caches to make, None for torchrun's agent
-`dumps`       the Dumps to make
-`changes`     variables to set before Python starts, None for one to unset
-`warnings`    Problems, without those that another rank reports
-"""
+    fields = "place interfaces warnings warnings_of_node"
+
+
+class Plan(Record):
+    """The decisions for one rank.
+
+    `world`       the World
+    `place`       the Place where its ranks meet
+    `devices`     the Devices
+    `placement`   the Placement on CPUs; `bind` there is what to bind this process to
+    `python`      the active environment whose Python runs, None for the module's
+    `caches`      the Caches to make, None for torchrun's agent
+    `dumps`       the Dumps to make
+    `changes`     variables to set before Python starts, None for one to unset
+    `warnings`    Problems, without those that another rank reports
+    """
+
+    fields = "world place devices placement python caches dumps changes warnings"
 
 
 def make_plan(env, node=None, *, virtual=False, known=()):
@@ -74,7 +78,7 @@ def make_plan(env, node=None, *, virtual=False, known=()):
 
     try:
         python = choose_python(env)
-        caches = choose_caches(env, node.uid, f"{_job(world)}-{world.node}")
+        caches = choose_caches(env, node.uid, f"{world.job or 'local'}-{world.node}")
     except LaunchError as error:
         error.rank = world.local_rank  # the first rank of each node reports it
         raise
@@ -121,9 +125,9 @@ def _choose_meeting(env, world, node):
 
 
 def _choose_dumps(env, world, place, devices):
-    if world.size == 1 or devices.vendor is None:  # NCCL and RCCL have the flight recorder
-        return NO_DUMPS
-    return choose_dumps(env, file_name(world, place))
+    if world.size > 1 and devices.vendor:  # NCCL and RCCL have the flight recorder
+        return choose_dumps(env, file_name(world, place))
+    return NO_DUMPS
 
 
 def _reported(world, of_rank, of_node, of_world):
@@ -138,12 +142,6 @@ def _reported(world, of_rank, of_node, of_world):
 
 def is_verbose(env):
     return env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
-
-
-def _job(world):
-    if world.job is None:
-        return "local"
-    return str(world.job)
 
 
 def _variables(env, world, place, devices, placement):

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
-from collections import namedtuple
-
-from pytorch_launch import LaunchError, Problem, is_number
+from pytorch_launch import LaunchError, Problem, Record, is_number
 from pytorch_launch.launchers.variables import is_node_of_job
 from pytorch_launch.nodelist import NAME_CHARACTERS
-from pytorch_launch.ports import LOWEST_PORT, SPAN, free_port, is_local
+from pytorch_launch.ports import LOWEST_PORT, SPAN, free_port
 
 #: Steps of a job that have ports of their own.
 STEPS = 61
-
-THIS_HOST = "127.0.0.1"
-THIS_HOST_IPV6 = "::1"
 
 # What names and addresses are made of, `%` before the interface of an address of IPv6.
 ADDRESS_CHARACTERS = NAME_CHARACTERS + ":%"
@@ -31,28 +26,25 @@ LOOPBACKS = (
     "::ffff:127",
 )
 
-Identity = namedtuple("Identity", "name number")
-Identity.__doc__ = (
-    "Identifies a launch: its name, and the number of its port. Both are None if the ranks share neither."
-)
+
+class Identity(Record):
+    """Identifies a launch: its name, and the number of its port. Both are None if the ranks share neither."""
+
+    fields = "name number"
 
 
-class Place(namedtuple("Place", "address port launch gloo_interface")):
+class Place(Record):
     """Where the ranks of a world meet.
 
     `address`, `port`  of rank 0, as text
     `launch`           the name of the launch, None if its ranks share none, or torchrun has exported the world
-    `gloo_interface`   the interface that gloo needs for this address, or None
     """
 
-    __slots__ = ()
+    fields = "address port launch"
 
     def variables(self):
         """What each rank gets."""
-        variables = {"MASTER_ADDR": self.address, "MASTER_PORT": self.port}
-        if self.gloo_interface:
-            variables["GLOO_SOCKET_IFNAME"] = self.gloo_interface
-        return variables
+        return {"MASTER_ADDR": self.address, "MASTER_PORT": self.port}
 
 
 def choose_place(env, world, node):
@@ -61,16 +53,12 @@ def choose_place(env, world, node):
     Exported values take precedence, then a port that Slurm reserved for the step.
     """
     if world.exported:
-        return Place(env.get("MASTER_ADDR"), env.get("MASTER_PORT"), launch=None, gloo_interface=None)
+        return Place(env.get("MASTER_ADDR"), env.get("MASTER_PORT"), launch=None)
     identity = identify(world, node)
     port = env.get("MASTER_PORT") or str(_port(world, node, identity))
     if not (is_number(port) and 1 <= int(port) <= 65535):
         raise LaunchError(f"MASTER_PORT={port} is not a port", "export a port from 1 to 65535", rank=world.rank)
-    address = env.get("MASTER_ADDR") or _address(world)
-    gloo_interface = None
-    if address == THIS_HOST_IPV6 and not env.get("GLOO_SOCKET_IFNAME"):
-        gloo_interface = "lo"  # gloo would use the address of this host's name, which may be IPv4
-    return Place(address, port, launch=identity.name, gloo_interface=gloo_interface)
+    return Place(env.get("MASTER_ADDR") or _address(world), port, identity.name)
 
 
 def check_exported_address(env, world):
@@ -170,11 +158,7 @@ def _address(world):
         fault = f"rank 0 runs on {world.node}, but the first host of {world.source} is {world.first_host}"
         remedy = _on_all_ranks(world, f"MASTER_ADDR={world.node}") + ", or let rank 0 run on the first host"
         raise LaunchError(fault, remedy, rank=world.rank)
-    if world.first_host != THIS_HOST:
-        return world.first_host
-    if not is_local(THIS_HOST) and is_local(THIS_HOST_IPV6):
-        return THIS_HOST_IPV6
-    return THIS_HOST
+    return world.first_host
 
 
 def _port(world, node, identity):

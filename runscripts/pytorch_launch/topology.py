@@ -5,9 +5,8 @@ Unreadable files count as missing: a container hides them, a device cgroup forbi
 """
 
 import os
-from collections import namedtuple
 
-from pytorch_launch import ancestors, is_number, names, read
+from pytorch_launch import Record, ancestors, is_number, names, read
 
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -17,7 +16,7 @@ CPUS = "/sys/devices/system/cpu"
 NUMA_NODES = "/sys/devices/system/node"
 
 
-class Gpu(namedtuple("Gpu", "vendor pci partition uuid numa_node")):
+class Gpu(Record):
     """A GPU of this node.
 
     `vendor`     "amd" or "nvidia"
@@ -27,13 +26,10 @@ class Gpu(namedtuple("Gpu", "vendor pci partition uuid numa_node")):
     `numa_node`  the NUMA node that it is attached to, None if the firmware does not report it
     """
 
-
-_Node = namedtuple(
-    "_Node", "root host pid parent uid launcher launcher_cpus allowed online gpus all_gpus numa distances siblings"
-)
+    fields = "vendor pci partition uuid numa_node"
 
 
-class Node(_Node):
+class Node(Record):
     """This process and the hardware of its node.
 
     `root`           "" on a node, in the tests a directory with its files
@@ -50,6 +46,8 @@ class Node(_Node):
     `distances`      number of each NUMA node without a GPU to its distances to all, if there are GPUs
     `siblings`       each allowed CPU to the CPUs of its core, in ascending order; empty if each core is one CPU
     """
+
+    fields = "root host pid parent uid launcher launcher_cpus allowed online gpus all_gpus numa distances siblings"
 
     def threads(self, cpu):
         """The CPUs of the core of one of the allowed CPUs, in ascending order."""

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The world of a launch: this process among the ranks that were started with it; and the variables that describe it."""
 
-from collections import namedtuple
-
-from pytorch_launch import LaunchError, set_defaults
+from pytorch_launch import LaunchError, Record
 
 # --virtual-local-rank sets it, for launches inside that one, where LOCAL_RANK=0 contradicts nothing.
 VIRTUAL = "PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK"
@@ -30,19 +28,17 @@ SOCKET_IFNAME = "PYTORCH_SOCKET_IFNAME"
 # The variables by which torch knows a rank, as torchrun(1) names them.
 OF_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
-Allocation = namedtuple("Allocation", "tasks nodes command")
-Allocation.__doc__ = "Tasks and nodes of a job, and the command that starts processes on all of them."
+
+class Allocation(Record):
+    """Tasks and nodes of a job, and the command that starts processes on all of them."""
+
+    fields = "tasks nodes command"
+
+
 ONE_TASK = Allocation(tasks=1, nodes=1, command="")
 
 
-class World(
-    namedtuple(
-        "World",
-        "rank size local_rank local_size node_rank node first_host source launcher job step launch restarts "
-        "reserved_port node_cpus cpus_per_task masks unbound binds_by_default node_gpus step_gpus exported "
-        "allocation strays problems",
-    )
-):
+class World(Record):
     """This process among the ranks that were started with it.
 
     `rank`, `size`, `local_rank`, `local_size`, `node_rank`  as torch numbers them
@@ -68,37 +64,37 @@ class World(
     `problems`       Problems that follow from these
     """
 
-    __slots__ = ()
+    fields = (
+        "rank size local_rank local_size node_rank node first_host source launcher job step launch restarts "
+        "reserved_port node_cpus cpus_per_task masks unbound binds_by_default node_gpus step_gpus exported "
+        "allocation strays problems"
+    )
+    defaults = {  # noqa: RUF012
+        "job": None,
+        "step": None,
+        "launch": None,
+        "restarts": 0,
+        "reserved_port": None,
+        "node_cpus": None,
+        "cpus_per_task": None,
+        "masks": None,
+        "unbound": False,
+        "binds_by_default": False,
+        "node_gpus": None,
+        "step_gpus": None,
+        "exported": False,
+        "allocation": ONE_TASK,
+        "strays": (),
+        "problems": (),
+    }
 
     @property
     def spans_nodes(self):
         return self.local_size < self.size
 
     def variables(self):
-        """The values of OF_TORCH."""
-        numbers = (self.rank, self.size, self.local_rank, self.local_size, self.node_rank)
-        return dict(zip(OF_TORCH, map(str, numbers)))
-
-
-set_defaults(
-    World,
-    job=None,
-    step=None,
-    launch=None,
-    restarts=0,
-    reserved_port=None,
-    node_cpus=None,
-    cpus_per_task=None,
-    masks=None,
-    unbound=False,
-    binds_by_default=False,
-    node_gpus=None,
-    step_gpus=None,
-    exported=False,
-    allocation=ONE_TASK,
-    strays=(),
-    problems=(),
-)
+        """The values of OF_TORCH, which are the first fields."""
+        return dict(zip(OF_TORCH, map(str, self)))
 
 
 def check_exported(env, world, sources, reason):

@@ -8,10 +8,10 @@ standard library.
 
 from collections import namedtuple
 
+#: A rank of a world of `size` ranks, which all have the text `launch`; its Slurm `step` or None, its
+#: node and process; its Threads, the main thread first, or the `fault`, why there are none.
 Rank = namedtuple("Rank", "rank size launch step node pid threads fault")
-Rank.__doc__ = """A rank of a world of `size` ranks, which all have the text `launch`; its Slurm `step` or None, its
-node and process; its Threads, the main thread first, or the `fault`, why there are none."""
 
+#: A thread of a rank or of a process that it started; a frame is [function, file, line], the innermost
+#: one first.
 Thread = namedtuple("Thread", "name frames")
-Thread.__doc__ = """A thread of a rank or of a process that it started; a frame is [function, file, line], the innermost
-one first."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytorch_command import Parser, call, positive, print_message, write_output
 from pytorch_launch import LaunchError
+from pytorch_launch.launchers.allocation import on_nodes
 from pytorch_launch.nodelist import hosts
 
 from pytorch_stacks import Rank, Thread
@@ -31,11 +32,11 @@ Ranks at the same place are one group; the smallest groups come first. The exit 
 were read, 1 if some are missing or the output has no reader, and 2 if nothing could be read.
 """
 
+#: A running job or element of an array: its name, and its Components.
 Job = namedtuple("Job", "name components")
-Job.__doc__ = "A running job or element of an array: its name, and its Components."
+#: A component of a job, of which a heterogeneous job has several: the number of the job for srun,
+#: that of the component or "", and the node list.
 Component = namedtuple("Component", "job group nodes")
-Component.__doc__ = """A component of a job, of which a heterogeneous job has several: the number of the job for srun,
-that of the component or "", and the node list."""
 
 
 def main(arguments):
@@ -127,8 +128,7 @@ def squeue(fields, *selection):
 def ask_nodes(component, step, seconds):
     """The Ranks on the nodes of a Component, and (node, reason) for nodes without an answer."""
     names = hosts(component.nodes)
-    where = [f"--jobid={component.job}", f"--nodelist={component.nodes}"]
-    where += [f"--nodes={len(names)}", f"--ntasks={len(names)}"]
+    where = [f"--jobid={component.job}", *on_nodes(names), f"--ntasks={len(names)}"]
     if component.group:
         where.append(f"--het-group={component.group}")
     of = component.job if step is None else f"{component.job}.{step}"
@@ -142,8 +142,7 @@ def ask_nodes(component, step, seconds):
     if status == 124:
         lines.append(f"timed out after {limit} s")
     reason = ": ".join(["no answer", *lines[-1:]])
-    ranks = [rank for found in answers.values() for rank in found]
-    return ranks, [(name, reason) for name in names if name not in answers]
+    return sum(answers.values(), []), [(name, reason) for name in names if name not in answers]
 
 
 def in_lines(node, ranks):

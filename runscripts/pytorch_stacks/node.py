@@ -36,10 +36,11 @@ ALLOW = (
     "conda-python-distributed and without PYTORCH_LAUNCH_TRACEABLE=0"
 )
 
+#: Which ranks to find: of a user on a node, and of a job and step if these are not None.
 Selection = namedtuple("Selection", "uid node job step")
-Selection.__doc__ = "Which ranks to find: of a user on a node, and of a job and step if these are not None."
 
-Process = namedtuple("Process", "pid parent started env")
+#: A Python of a rank; `rank` is its launch and number.
+Process = namedtuple("Process", "pid parent started env rank")
 
 
 def read_node(selection, seconds, root=""):
@@ -95,12 +96,11 @@ def find_ranks(selection, root=""):
             processes[process.pid] = process
     ranks, children = {}, {}
     for process in sorted(processes.values(), key=lambda process: process.started):
-        key = launch_of(process.env), int(process.env["RANK"])
         parent = processes.get(process.parent)
-        if parent is not None and (launch_of(parent.env), int(parent.env["RANK"])) == key:  # it inherited the variables
+        if parent is not None and parent.rank == process.rank:  # it inherited the variables
             children.setdefault(process.parent, []).append(process.pid)
         else:
-            ranks.setdefault(key, process)  # a second program of the same task started later
+            ranks.setdefault(process.rank, process)  # a second program of the same task started later
     return [(process, children.get(process.pid, [])) for _, process in sorted(ranks.items())]
 
 
@@ -118,7 +118,7 @@ def read_python(place, uid):
         fields = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:  # it has ended, or may not be read
         return None
-    return Process(int(place.name), int(fields[1]), int(fields[19]), env)
+    return Process(int(place.name), int(fields[1]), int(fields[19]), env, (launch_of(env), int(env["RANK"])))
 
 
 def is_python(place):
@@ -139,7 +139,7 @@ def launch_of(env):
     for name in ("TORCHELASTIC_RUN_ID", LAUNCH_ID):
         if env.get(name, "") not in NO_NAMES:
             return env[name]
-    return "{}:{}".format(env.get("MASTER_ADDR", "?"), env.get("MASTER_PORT", "?"))
+    return f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}"
 
 
 def read_stacks(pid, env, seconds):

@@ -8,9 +8,9 @@ from pytorch_launch.topology import read_node
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 
+#: A kind of GPU: the vendor and its name, the fact about torch with the version of its runtime, and the
+#: files by which programs use the GPUs.
 Kind = namedtuple("Kind", "vendor label version files")
-Kind.__doc__ = """A kind of GPU: the vendor and its name, the fact about torch with the version of its runtime, and the
-files by which programs use the GPUs."""
 KINDS = {
     "cuda": Kind("nvidia", "NVIDIA", "cuda", "/dev/nvidia*"),
     "rocm": Kind("amd", "AMD", "hip", "/dev/kfd"),

@@ -5,12 +5,10 @@ Only this folder knows the variables of schedulers and of MPI. `discovery` finds
 launcher is a row of LAUNCHERS and a function that returns a World.
 """
 
-from collections import namedtuple
+from pytorch_launch import Record
 
 
-class Launcher(
-    namedtuple("Launcher", "name sign discover local_rank programs more_cores one_task_per_node to_all_ranks")
-):
+class Launcher(Record):
     """What starts ranks.
 
     `name`               for messages
@@ -24,7 +22,7 @@ class Launcher(
     `to_all_ranks`       how to export a variable to all ranks: `export NAME=value <...>`
     """
 
-    __slots__ = ()
+    fields = "name sign discover local_rank programs more_cores one_task_per_node to_all_ranks"
 
 
 TORCHRUN = Launcher(
@@ -116,23 +114,26 @@ ALONE = Launcher(
 LAUNCHERS = (TORCHRUN, OPEN_MPI, HYDRA, FLUX, SLURM, PALS)
 
 #: Those whose ranks have the cores that the launcher's process has, such as those of a PBS job.
-OF_MPI = tuple(launcher for launcher in LAUNCHERS if launcher.discover.startswith("mpi:"))
+OF_MPI = (OPEN_MPI, HYDRA, PALS)
+
+#: Those of schedulers. The variables of torchrun and mpirun may be inherited from the launch that submitted the job.
+OF_SCHEDULERS = (FLUX, SLURM, PALS)
 
 #: Set in a job of Slurm, of Flux (in a script too: flux-environment(7)), of PBS, and of LSF.
 JOBS = ("SLURM_JOB_ID", "FLUX_URI", "PBS_JOBID", "LSB_JOBID")
 
 
-def launcher_of(env):
+def launcher_of(env, launchers=LAUNCHERS):
     """The Launcher whose variables `env` has, which it may have inherited; ALONE if it has none."""
-    for launcher in LAUNCHERS:
+    for launcher in launchers:
         if env.get(launcher.sign):
             return launcher
     return ALONE
 
 
-def is_first_task_of_node(env):
+def is_first_task_of_node(env, launchers=LAUNCHERS):
     """Whether `env` is of the first task of a launch on this node, or outside any launch."""
-    return env.get(launcher_of(env).local_rank, "") in ("", "0")
+    return env.get(launcher_of(env, launchers).local_rank, "") in ("", "0")
 
 
 def is_of_mpi(env):
@@ -142,12 +143,12 @@ def is_of_mpi(env):
 
 def programs_of_mpi():
     """The names of the programs of MPI that start ranks."""
-    return {program for launcher in OF_MPI for program in launcher.programs}
+    return programs(OF_MPI)
 
 
-def programs():
-    """The names of all programs that start ranks."""
-    return {program for launcher in LAUNCHERS for program in launcher.programs}
+def programs(launchers=LAUNCHERS):
+    """The names of the programs that start ranks."""
+    return {program for launcher in launchers for program in launcher.programs}
 
 
 def in_job(env):

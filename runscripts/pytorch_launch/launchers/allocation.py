@@ -14,13 +14,12 @@ OF_STEP_AND_JOB = (*SIZES, "SLURM_NNODES", "SLURM_DISTRIBUTION")
 #: Names of files that srun writes, as with --output and --error.
 SRUN_FILES = ("SLURM_STDOUTMODE", "SLURM_STDERRMODE")
 
+#: A job of Slurm, or one component of a heterogeneous job.
+#:
+#: `job`         its number, and `where` the options of srun that name it
+#: `nodes`       the number of its nodes, and `tasks` that of its tasks, 0 if not known
+#: `is_in_step`  whether this process is in a step of it, and not in its script or shell
 Allocation = namedtuple("Allocation", "job where nodes tasks is_in_step")
-Allocation.__doc__ = """A job of Slurm, or one component of a heterogeneous job.
-
-`job`         its number, and `where` the options of srun that name it
-`nodes`       the number of its nodes, and `tasks` that of its tasks, 0 if not known
-`is_in_step`  whether this process is in a step of it, and not in its script or shell
-"""
 
 JobOfRank = namedtuple("JobOfRank", "job step node")
 
@@ -48,6 +47,11 @@ def slurm_allocation(env, component):
         tasks=int(env.get("SLURM_NTASKS" + suffix) or 0),
         is_in_step=step.isdecimal() and len(step) < 10,
     )
+
+
+def on_nodes(nodes):
+    """The options of srun for these nodes."""
+    return [f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
 
 
 def outside_of_jobs(env):

@@ -6,53 +6,82 @@ ENVIRONMENT"), but no variable with the node of rank 0. That is an exported MAST
 `flux job taskmap` (flux-job(1)), one process per rank, which connects to the broker of the node.
 """
 
-import os
-
-from pytorch_launch import LaunchError
+from pytorch_launch import LaunchError, is_number
 from pytorch_launch.launchers import FLUX
-from pytorch_launch.launchers.variables import launch_number, make_world, number
+from pytorch_launch.launchers.variables import check_inside, launch_number, make_world, number
 
 OF_FLUX = ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
 
+ALIKE = "start as many on each node: --tasks-per-node"
 EXPORT = 'in the job script, before flux run: export MASTER_ADDR=$(get-master "$(flux getattr hostlist)")'
 
 
 def task(env, hostname):
     """The world of a task of Flux. Raises LaunchError."""
-    rank, size, local_rank = [number(env, name) for name in OF_FLUX]
+    rank = number(env, "FLUX_TASK_RANK")
+    size = number(env, "FLUX_JOB_SIZE")
     nodes = number(env, "FLUX_JOB_NNODES")
-    source = f"Flux job {env.get('FLUX_JOB_ID')}"
-    if size % nodes:
-        raise LaunchError(f"{source} has {size} tasks on {nodes} nodes", "start as many on each node: --tasks-per-node")
+    job = env.get("FLUX_JOB_ID", "")
+    source = f"Flux job {job}"
+    if nodes == 0 or size % nodes:
+        raise LaunchError(f"{source} has {size} tasks on {nodes} nodes", ALIKE)
     local_size = size // nodes
-    # Flux counts ranks node by node, or in turn over the nodes (flux-submit(1), --taskmap)
-    node_rank = rank // local_size
-    if rank % local_size != local_rank:
-        node_rank = rank % nodes
+    local_rank = number(env, "FLUX_TASK_LOCAL_ID")
+    check_inside(env, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", size)
+    if local_rank >= local_size:  # as of 3 and 1 tasks
+        fault = f"FLUX_TASK_LOCAL_ID={local_rank} is outside 0 to {local_size - 1}, as of {size} tasks on {nodes} nodes"
+        raise LaunchError(fault, ALIKE)
     first_host = env.get("MASTER_ADDR")
     if nodes == 1:
-        first_host = "127.0.0.1"
+        first_host, node_rank = "127.0.0.1", 0
+    elif first_host:
+        node_rank = _node_rank(rank, local_rank, local_size, nodes)
+    else:
+        first_host, node_rank = _read_taskmap(env, job, rank)
     return make_world(
         env,
         OF_FLUX,
         local_size=local_size,
         node_rank=node_rank,
         node=hostname,
-        first_host=first_host or _first_host(env),
+        first_host=first_host,
         source=source,
         launcher=FLUX,
-        launch=launch_number(env.get("FLUX_JOB_ID")),
+        launch=launch_number(job),
     )
 
 
-def _first_host(env):
-    """The node of rank 0 in lines `node1: 0-3` or `node1: [0,2]` (flux-framework RFC 22)."""
-    job = env.get("FLUX_JOB_ID", "")
+def _node_rank(rank, local_rank, local_size, nodes):
+    """The node of a rank. Flux counts node by node, or in turn over the nodes (flux-submit(1), --taskmap)."""
+    if rank % local_size == local_rank:
+        return rank // local_size
+    if rank // nodes == local_rank:
+        return rank % nodes
+    fault = f"FLUX_TASK_RANK={rank} and FLUX_TASK_LOCAL_ID={local_rank} do not tell the node"
+    raise LaunchError(fault, f"{ALIKE}, without --taskmap")
+
+
+def _read_taskmap(env, job, rank):
+    """The node of rank 0, and the number of the node of `rank`. Raises LaunchError."""
+    nodes = []
     for line in flux(env, "job", "taskmap", "--to=hosts", job).splitlines():
         host, _, ranks = line.partition(": ")
-        if ranks.strip("[]").replace("-", ",").split(",")[0] == "0":
-            return host
+        nodes.append((_ranks(ranks), host))
+    nodes.sort()
+    for index, (ranks, _) in enumerate(nodes):
+        if rank in ranks and 0 in nodes[0][0]:
+            return nodes[0][1], index
     raise LaunchError(f"the nodes of Flux job {job} are not known: `flux job taskmap` failed", EXPORT)
+
+
+def _ranks(text):
+    """The ranks of a node, as `0-3` or `[0,2]` (flux-framework RFC 22), none for another text."""
+    ranks = []
+    for part in text.strip("[]").split(","):
+        first, _, last = part.partition("-")
+        if is_number(first) and is_number(last or first):
+            ranks += range(int(first), int(last or first) + 1)
+    return ranks
 
 
 def flux(env, *arguments):
@@ -60,6 +89,6 @@ def flux(env, *arguments):
     from subprocess import CalledProcessError, check_output  # which only the ranks of such launches pay for
 
     try:
-        return os.fsdecode(check_output(["flux", *arguments], env=env))
+        return check_output(["flux", *arguments], env=env).decode(errors="replace")
     except (OSError, CalledProcessError):
         return ""

@@ -5,9 +5,7 @@ Of these, only PALS reports the node of rank 0. It is the first host of the allo
 ranks out in another way, which rank 0 detects (`rendezvous`).
 """
 
-from collections import namedtuple
-
-from pytorch_launch import Problem, ancestors, read
+from pytorch_launch import Problem, Record, ancestors, read
 from pytorch_launch.launchers import HYDRA, OPEN_MPI, PALS
 from pytorch_launch.launchers.inherited import check_step
 from pytorch_launch.launchers.variables import launch_number, make_world, number, optional_number, read_list
@@ -18,15 +16,15 @@ COMMANDS = ("mpirun", "mpiexec", "orterun", "prterun")
 #: What Open MPI 4 passes to ranks if its user asked for a binding (--bind-to, --map-by, or these variables).
 OF_BINDING = ("OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_rmaps_base_mapping_policy")
 
-Layout = namedtuple("Layout", "first_host size local_size node_rank")
-Layout.__doc__ = """Where the ranks of a launch run.
 
-The name of the node of rank 0, the number of ranks, that of ranks on the node of this rank, and the number of this
-node, counted from the node of rank 0.
-"""
+class Layout(Record):
+    """Where the ranks of a launch run.
 
-Position = namedtuple("Position", "first_host index")
-Position.__doc__ = "The first host of an allocation, and the position of a host in it, each None where it is not known."
+    The name of the node of rank 0, the number of ranks, that of ranks on the node of this rank, and the number of this
+    node, counted from the node of rank 0.
+    """
+
+    fields = "first_host size local_size node_rank"
 
 
 def open_mpi(env, hostname):
@@ -86,10 +84,9 @@ def _world(env, hostname, names, *, launcher, launch, first_host=None, node_rank
         first_host = "127.0.0.1"
         node_rank = 0
     elif first_host is None:
-        position = _position(env, hostname)
-        first_host = position.first_host
+        first_host, index = _position(env, hostname)
         if node_rank is None:
-            node_rank = position.index
+            node_rank = index
     if node_rank is None:
         # This host has another name in the allocation: assume nodes that are alike, with blocks of ranks, which is the
         # default of every launcher.
@@ -136,7 +133,10 @@ def _command_above():
 
 
 def _position(env, host):
-    """The Position of `host` in the job's allocation; names are compared up to the first dot."""
+    """The first host of the job's allocation, and the position of `host` there; each None where it is not known.
+
+    Names that differ are compared up to the first dot.
+    """
     if env.get("SLURM_JOB_NODELIST"):
         hosts = read_list(env, "SLURM_JOB_NODELIST")
     else:  # at some sites only the first node of the job has this file, and only containers that bind it
@@ -145,7 +145,9 @@ def _position(env, host):
     short = host.partition(".")[0]
     first_host = hosts[0] if hosts else None
     index = shorts.index(short) if short in shorts else None
-    return Position(first_host, index)
+    if host in hosts:
+        index = hosts.index(host)
+    return first_host, index
 
 
 # The file that PALS writes on each node: an array of C structures without padding between them, whose header has their
@@ -167,9 +169,11 @@ def read_layout(path, rank):
         node_of = [unpack_from(RANK, data, ranks + rank_size * number)[2] for number in range(size)]
     except (OSError, error):
         return None
-    if rank >= size or len(data) < names + node_size * nodes:
+    if not 0 <= rank < size or len(data) < names + node_size * nodes:
         return None
     first = node_of[0]
     start = names + node_size * first
     host = data[start + INT : start + node_size].partition(b"\0")[0].decode(errors="replace")
+    if not 0 <= first < nodes or not host:
+        return None
     return Layout(host, size, node_of.count(node_of[rank]), (node_of[rank] - first) % nodes)

@@ -179,17 +179,14 @@ def _job(env):
     if env.get("FLUX_URI"):
         from pytorch_launch.launchers.flux import flux
 
-        return _nodes(flux(env, "getattr", "size").strip(), "flux run")
+        size = flux(env, "getattr", "size").strip()
+        return _nodes(int(size or 1), "flux run")
     if env.get("PBS_NODEFILE"):
-        hosts = set((read(env["PBS_NODEFILE"]) or "").split())
-        return _nodes(str(len(hosts)), "mpiexec")
+        return _nodes(len(set((read(env["PBS_NODEFILE"]) or "").split())), "mpiexec")
     # LSF: `host1 4 host2 4`, with a host for the script itself where jsrun starts the tasks
-    return _nodes(str(len(env.get("LSB_MCPU_HOSTS", "").split()) // 2), "mpirun")
+    return _nodes(len(env.get("LSB_MCPU_HOSTS", "").split()) // 2, "mpirun")
 
 
-def _nodes(text, command):
-    """The Allocation of one task on as many nodes as `text` tells, one if it tells none."""
-    nodes = 1
-    if is_number(text):
-        nodes = max(1, int(text))
-    return ONE_TASK._replace(nodes=nodes, command=command)
+def _nodes(nodes, command):
+    """The Allocation of one task on `nodes` nodes, 0 if that is not known."""
+    return ONE_TASK._replace(nodes=max(1, nodes), command=command)

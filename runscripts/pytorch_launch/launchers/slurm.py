@@ -4,9 +4,7 @@
 A step may have fewer nodes than its job, so the job's variables are not read (srun(1), "OUTPUT ENVIRONMENT VARIABLES").
 """
 
-from collections import namedtuple
-
-from pytorch_launch import LaunchError, is_number, process, read
+from pytorch_launch import LaunchError, Record, is_number, process, read
 from pytorch_launch.launchers import SLURM, node_name
 from pytorch_launch.launchers.inherited import SUBMIT, check_started_by_slurm
 from pytorch_launch.launchers.variables import (
@@ -43,14 +41,11 @@ OF_FIRST_TASK = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 #: Where a rank cannot know the node of rank 0.
 HETEROGENEOUS = "export MASTER_ADDR=<node of rank 0> before srun, or start the components as a heterogeneous job"
 
-Layout = namedtuple("Layout", "first_host local_size has_components")
-Layout.__doc__ = (
-    "The node of rank 0, None if not known; the tasks on this node; whether the step has several components."
-)
 
+class Layout(Record):
+    """The node of rank 0, None if not known; the tasks on this node; whether the step has several components."""
 
-class OtherStepError(LaunchError):
-    """Variables of two steps."""
+    fields = "first_host local_size has_components"
 
 
 def step(env, hostname):
@@ -148,15 +143,12 @@ def _layout(env):
     """
     if not has_marks(env) or env["SLURM_STEP_ID"] in BATCH_SCRIPT:
         return None
+    # srun sets SLURM_NTASKS for its tasks, sbatch for its script
+    has_one_task = env.get("SLURM_NTASKS") == env.get("SLURM_TASKS_PER_NODE") == "1" != env["SLURM_STEP_NUM_TASKS"]
     may_be_script = all(env.get(name, "0") == "0" for name in OF_FIRST_TASK)
-    if may_be_script and is_batch_script(env):
+    if may_be_script and (has_one_task or is_batch_script(env)):
         return None
-    try:
-        return _read_layout(env)
-    except OtherStepError:
-        if may_be_script and env.get("SLURM_TASKS_PER_NODE") == "1":
-            return None  # whichever it is: the job has one task
-        raise
+    return _read_layout(env)
 
 
 def is_batch_script(env):
@@ -185,7 +177,7 @@ def _is_typed():
 
 
 def _read_layout(env):
-    """The Layout by the variables of a step. Raises OtherStepError for those of two steps.
+    """The Layout by the variables of a step. Raises LaunchError for those of two steps.
 
     Slurm sorts the list over all components of a heterogeneous step, while ranks and SLURM_NODEID are counted through
     the components. `srun A : B` in a plain job does not name them.
@@ -212,15 +204,15 @@ def _read_layout(env):
 
 
 def _check_one_step(env, nodes):
-    """Raise OtherStepError for variables that two steps, or a step and a job, have set."""
+    """Raise LaunchError for variables that two steps, or a step and a job, have set."""
     size = number(env, "SLURM_STEP_NUM_TASKS")
     tasks = env.get("SLURM_NTASKS", "")
     # the shell of salloc has the tasks of its job there
     if tasks not in ("", str(size)) and env["SLURM_STEP_ID"] not in INTERACTIVE:
-        raise OtherStepError(f"SLURM_NTASKS={tasks} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
+        raise LaunchError(f"SLURM_NTASKS={tasks} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
     node = env.get("SLURMD_NODENAME")
     if node and node not in nodes:
-        raise OtherStepError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env[STEP_NODES]}", SUBMIT)
+        raise LaunchError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env[STEP_NODES]}", SUBMIT)
 
 
 def _check_counts(env, nodes, counts):

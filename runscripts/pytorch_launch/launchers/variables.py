@@ -13,9 +13,6 @@ STRAY_EXPORT = "look for a stray export in the job script"
 STEP_NODES = "SLURM_STEP_NODELIST"
 NODE_LISTS = (STEP_NODES, "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST_HET_GROUP_0")
 
-#: The fields of a World with the values of OF_TORCH.
-NUMBERS = ("rank", "size", "local_rank", "local_size", "node_rank")
-
 
 def number(env, name):
     """The variable `name` as a number from 0. Raises LaunchError."""
@@ -68,17 +65,15 @@ def make_world(env, names, **fields):
     variables of torch, contradict each other.
     """
     sources = dict(zip(OF_TORCH, names))
-    for name, field in zip(OF_TORCH, NUMBERS):
+    for name, field in zip(OF_TORCH, World.fields.split()):
         if field not in fields:
             fields[field] = number(env, sources[name])
     world = World(**fields, **fields_of_slurm(env))
     of_size = sources["WORLD_SIZE"]
-    of_local_size = sources.get("LOCAL_WORLD_SIZE", of_size)
     check_inside(env, sources["RANK"], of_size, world.size)
-    check_inside(env, sources["LOCAL_RANK"], of_local_size, world.local_size)
+    check_inside(env, sources["LOCAL_RANK"], sources.get("LOCAL_WORLD_SIZE", of_size), world.local_size)
     if world.local_size > world.size:
-        here = f"{sources.get('LOCAL_WORLD_SIZE', 'LOCAL_WORLD_SIZE')}={world.local_size} ranks on this node"
-        fault = f"{here} are more than {of_size}={world.size} in the world"
+        fault = f"{world.local_size} ranks on this node are more than {of_size}={world.size} in the world"
         raise LaunchError(fault, "look for variables of another launch")
     if not world.exported:
         check_exported(env, world, sources, f"{world.source} started this process")

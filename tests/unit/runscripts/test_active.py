@@ -70,6 +70,7 @@ m:v/bin           |                       | v    |            | v/bin:m         
 m                 | VIRTUAL_ENV={0}/v     | v    |            | v/bin:m           | v
 v/bin:m           | VIRTUAL_ENV={0}/second | second |          | second/bin:v/bin:m | second
 m                 | CONDA_PREFIX={0}/own_conda | own_conda | OWN  | own_conda/bin:m   |
+v/bin:m           | CONDA_PREFIX={0}/own_conda | v |        | v/bin:m           | v
 # what uv and virtualenv record, and a path file that names the module's packages
 virtualenv/bin:m  |                       | virtualenv |      |                   |
 path/bin:m        |                       | path |            |                   |

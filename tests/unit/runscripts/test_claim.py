@@ -50,7 +50,7 @@ def held(runscripts, tmp_path):
 
 
 def test_the_ranks_of_a_launch_share_its_port_and_another_launch_gets_an_error(held, tmp_path, port, first, step):
-    place = Place("nid001002", port, "90001.0", None)
+    place = Place("nid001002", port, "90001.0")
     with held("90000.0", f"port-{port}") as rank_0, held("90000.0", f"port-{port}"):
         with pytest.raises(LaunchError, match=r"is in use by 90000\.0\. Start again, or export another MASTER_PORT"):
             hold_port(discover(first, "nid001002"), place, [str(tmp_path)])
@@ -65,8 +65,8 @@ def test_ranks_on_other_nodes_hold_the_port_of_this_address_alone(held, tmp_path
     world = discover(step, "nid001003")
     with held("90001.0", f"port-{port}-nid001002"), held("90002.0", f"port-{port}"):
         with pytest.raises(LaunchError, match=r"in use by 90001\.0"):
-            hold_port(world, Place("nid001002", port, "7.0", None), [str(tmp_path)])
-        hold_port(world, Place("nid001004", port, "7.0", None), [str(tmp_path)])
+            hold_port(world, Place("nid001002", port, "7.0"), [str(tmp_path)])
+        hold_port(world, Place("nid001004", port, "7.0"), [str(tmp_path)])
 
 
 def test_rank_0_finds_a_program_that_listens(tmp_path, first, step):
@@ -74,7 +74,7 @@ def test_rank_0_finds_a_program_that_listens(tmp_path, first, step):
         program.bind(("127.0.0.1", 0))
         program.listen()
         for launch in ("7.0", None):  # ranks of a launch may share no name
-            place = Place("nid001002", str(program.getsockname()[1]), launch, None)
+            place = Place("nid001002", str(program.getsockname()[1]), launch)
             with pytest.raises(LaunchError, match="in use by another program, or by one that started this"):
                 hold_port(discover(first, "nid001002"), place, [str(tmp_path)])
             hold_port(discover(step, "nid001003"), place, [str(tmp_path)])
@@ -90,10 +90,10 @@ def test_a_directory_that_another_user_may_fill_is_not_used(tmp_path, port, step
         directories[0].symlink_to(tmp_path)
     else:
         directories[0].write_text("")
-    hold_port(discover(step, "nid001003"), Place("nid001002", port, "7.0", None), directories)
+    hold_port(discover(step, "nid001003"), Place("nid001002", port, "7.0"), directories)
     assert [path.name for path in directories[1].iterdir()] == [f"port-{port}-nid001002"]
     directories[1].chmod(0o777)  # without any, rank 0 tries the port
-    hold_port(discover(step, "nid001003"), Place("nid001002", port, "8.0", None), directories)
+    hold_port(discover(step, "nid001003"), Place("nid001002", port, "8.0"), directories)
 
 
 def test_a_port_is_held_while_python_runs_with_the_streams_that_it_was_given(runscripts, tmp_path, port):

@@ -152,13 +152,3 @@ def test_names_of_this_machine_have_addresses_and_others_have_none():
     assert not fabric.is_local("192.0.2.1")  # of documents, RFC 5737
     assert [fabric.look_up({}, name) for name in ("no.such.name.invalid", "n" * 300)] == [[], []]
     assert [fabric.has_address(name) for name in ("lo", "hsn0")] == [True, False]
-
-
-def test_the_look_up_has_the_time_limits_of_the_ranks(monkeypatch):
-    """Without them, a name server that does not answer delays the launch by 10 s (resolv.conf(5))."""
-    given = []
-    monkeypatch.setattr(fabric.os, "putenv", lambda *variable: given.append(variable))
-    env = {"PYTORCH_DISTRIBUTED_RES_OPTIONS": "timeout:1 attempts:1"}
-    fabric.look_up(env, "localhost")
-    fabric.look_up({**env, "RES_OPTIONS": "rotate"}, "localhost")
-    assert given == [("RES_OPTIONS", "timeout:1 attempts:1")]

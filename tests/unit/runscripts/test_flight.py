@@ -49,12 +49,12 @@ def test_what_is_not_exported_is_set_and_dumps_have_the_name_of_their_launch(tmp
 def test_the_directory_is_private_and_one_that_is_not_is_not_used(tmp_path):
     dumps = choose_dumps({"XDG_CACHE_HOME": f"{tmp_path}/cache"}, "7.0")
     for _ in range(2):  # the first rank makes it
-        assert make_dumps(dumps) == dumps
+        assert make_dumps(dumps) == ()
     assert (tmp_path / "cache/pytorch-dumps").stat().st_mode & 0o777 == 0o700
     (tmp_path / "cache/pytorch-dumps").chmod(0o755)
     unusable = [dumps, choose_dumps({"HOME": "/proc"}, "7.0")]  # or a home directory that cannot be written
-    settings = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-    assert [make_dumps(each) for each in unusable] == [(None, settings)] * 2
+    for each in unusable:
+        assert "TORCH_FR_DUMP_TEMP_FILE" in make_dumps(each)
 
 
 def test_several_ranks_with_gpus_get_the_settings(step, lumi, dgx, laptop, tmp_path):

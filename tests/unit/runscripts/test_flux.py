@@ -5,6 +5,7 @@ from programs import program
 from pytorch_launch import LaunchError
 from pytorch_launch.launchers.discovery import discover
 from pytorch_launch.rendezvous import choose_place
+from tables import name, table
 from variables import variables
 
 #: Rank 3 of four on two nodes, by flux-environment(7). PMI is Flux's own.
@@ -21,37 +22,45 @@ def flux(directory, text, status=0):
     return {"PATH": f"{directory}/bin:/usr/bin:/bin"}
 
 
-IN_ORDER = "n1: 0-1\\nn2: 2,3\\n"
-REVERSED = "n1: 2-3\\nn2: 0-1\\n"
-IN_TURN = "a: [1,3]\\nb: [0,2]\\n"
 TASK = "FLUX_TASK_RANK={} FLUX_TASK_LOCAL_ID={}".format
-#: Variables; what the command `flux` prints, None without one; then rank, size, local rank and size, node rank, and the
+#: What the command `flux` prints: ranks in order, in the reverse order of the nodes, and in turn over the nodes.
+ANSWERS = {
+    "order": "n1: 0-1\\nn2: 2,3\\n",
+    "reverse": "n1: 2-3\\nn2: 0-1\\n",
+    "turn": "a: [1,3]\\nb: [0,2]\\n",
+    "three": "a: [0,3]\\nb: [1,4]\\nc: [2,5]\\n",
+}
+#: Rank and local rank, other variables, the answer of `flux`; then rank, size, local rank and size, node rank, and the
 #: host of rank 0.
-WORLDS = [
-    ("", IN_ORDER, "3/4 1/2 1 n1"),
-    (TASK(1, 1), IN_ORDER, "1/4 1/2 0 n1"),
-    (TASK(1, 1), REVERSED, "1/4 1/2 0 n2"),
-    (TASK(3, 1), REVERSED, "3/4 1/2 1 n2"),
-    # ranks that take turns over the nodes
-    (TASK(3, 1), IN_TURN, "3/4 1/2 1 b"),
-    (TASK(2, 1), IN_TURN, "2/4 1/2 0 b"),
-    # an exported address saves that command; the last one if Flux distributes ranks in turn
-    (f"{TASK(2, 0)} MASTER_ADDR=n1", None, "2/4 0/2 1 n1"),
-    (f"{TASK(3, 1)} MASTER_ADDR=n1", None, "3/4 1/2 1 n1"),
-    (f"{TASK(0, 0)} MASTER_ADDR=n1", None, "0/4 0/2 0 n1"),
-    (f"{TASK(1, 0)} MASTER_ADDR=n1", None, "1/4 0/2 1 n1"),
-    # on one node no address is needed
-    ("FLUX_JOB_NNODES=1 FLUX_TASK_LOCAL_ID=3", None, "3/4 3/4 0 127.0.0.1"),
-]
+WORLDS = """
+rank | variables         | flux    | world
+3 1  |                   | order   | 3/4 1/2 1 n1
+1 1  |                   | order   | 1/4 1/2 0 n1
+1 1  |                   | reverse | 1/4 1/2 0 n2
+3 1  |                   | reverse | 3/4 1/2 1 n2
+3 1  |                   | turn    | 3/4 1/2 1 b
+2 1  |                   | turn    | 2/4 1/2 0 b
+2 0  | FLUX_JOB_SIZE=6 FLUX_JOB_NNODES=3 | three | 2/6 0/2 2 a
+# an exported address saves that command; the last one if Flux distributes ranks in turn
+2 0  | MASTER_ADDR=n1    |         | 2/4 0/2 1 n1
+3 1  | MASTER_ADDR=n1    |         | 3/4 1/2 1 n1
+0 0  | MASTER_ADDR=n1    |         | 0/4 0/2 0 n1
+1 0  | MASTER_ADDR=n1    |         | 1/4 0/2 1 n1
+# on one node no address is needed
+3 3  | FLUX_JOB_NNODES=1 |         | 3/4 3/4 0 127.0.0.1
+"""
 
 
-@pytest.mark.parametrize(("changes", "answer", "expected"), WORLDS)
-def test_a_task_is_a_rank_of_its_jobs_world(tmp_path, changes, answer, expected):
-    env = {**FLUX, "PATH": str(tmp_path / "absent"), **variables(changes)}
-    env.update(flux(tmp_path, answer) if answer else {})
+@pytest.mark.parametrize("row", table(WORLDS), ids=name)
+def test_a_task_is_a_rank_of_its_jobs_world(tmp_path, row):
+    changes = variables(f"{TASK(*row['rank'].split())} {row['variables']}")
+    env = {**FLUX, "PATH": str(tmp_path / "absent"), **changes}
+    answer = ANSWERS.get(row["flux"])
+    if answer:
+        env.update(flux(tmp_path, answer))
     world = discover(env, "n2")
     numbers = f"{world.rank}/{world.size} {world.local_rank}/{world.local_size} {world.node_rank}"
-    assert (f"{numbers} {world.first_host}", world.source) == (expected, "Flux job ƒ4yBboYGo")
+    assert (f"{numbers} {world.first_host}", world.source) == (row["world"], "Flux job ƒ4yBboYGo")
     if answer:
         assert (tmp_path / "arguments").read_text() == "job taskmap --to=hosts ƒ4yBboYGo\n"  # once
 
@@ -70,7 +79,13 @@ def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(tmp
     ("changes", "message"),
     [
         ("FLUX_TASK_RANK=4", "FLUX_TASK_RANK=4 is outside 0 to 3"),
-        ("FLUX_TASK_LOCAL_ID=2", "FLUX_TASK_LOCAL_ID=2 is outside 0 to 1"),
+        ("FLUX_TASK_LOCAL_ID=2", "FLUX_TASK_LOCAL_ID=2 is outside 0 to 1, .* --tasks-per-node"),
+        ("FLUX_JOB_NNODES=0", "has 4 tasks on 0 nodes"),
+        # such as --taskmap=cyclic:2
+        (
+            "FLUX_JOB_SIZE=8 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0",
+            "FLUX_TASK_RANK=2 and FLUX_TASK_LOCAL_ID=0 do not tell the node",
+        ),
         ("RANK=0", "RANK=0 is exported, but FLUX_TASK_RANK=3"),
         ("LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4 is exported, but Flux job"),
         ("MASTER_ADDR= PATH=/absent", "the nodes of Flux job ƒ4yBboYGo are not known"),  # in an image without flux
@@ -85,7 +100,7 @@ def test_variables_of_flux_that_contradict_each_other_or_do_not_tell_are_named(c
 def test_all_tasks_of_a_job_meet_at_one_port_and_another_job_at_another(tmp_path):
     places = []
     for job, rank, local in [("ƒ1", "0", "0"), ("ƒ1", "3", "1"), ("ƒ2", "3", "1")]:
-        env = {**FLUX, **flux(tmp_path, IN_ORDER), "FLUX_JOB_ID": job, **variables(TASK(rank, local))}
+        env = {**FLUX, **flux(tmp_path, ANSWERS["order"]), "FLUX_JOB_ID": job, **variables(TASK(rank, local))}
         places.append(choose_place({}, discover(env, "n1"), None))
     assert places[0] == places[1] != places[2]
 

@@ -74,26 +74,6 @@ def test_a_full_disk_below_the_output_is_an_error_and_below_the_messages_it_is_n
     assert (failed.returncode, failed.stderr) == (2, message)
 
 
-def test_a_shell_script_in_place_of_python_ignores_no_more_signals_than_this(launch, tmp_path):
-    directory = directory_of(tmp_path / "bin", python="while read -r l; do echo $l; done </proc/self/status")
-    done = launch("conda-python-distributed", "-c", "x", env={"PATH": directory})
-    direct = subprocess.run([f"{directory}/python"], capture_output=True, text=True, check=True)
-    assert ignored_signals(done.stdout) == ignored_signals(direct.stdout)
-
-
-def ignored_signals(status):
-    """The bit mask SigIgn of /proc/self/status, proc(5)."""
-    return next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
-
-
-@pytest.mark.parametrize("name", ["__init__", "launchers/slurm"])
-def test_an_edit_of_an_installed_module_takes_effect(launch, step, installed, name):
-    module = installed / "pytorch_launch" / f"{name}.py"
-    assert (module.parent / "__pycache__").exists()
-    module.write_text("raise SystemExit(9)")
-    assert launch("conda-python-distributed", "--dry-run", env=step, runscripts=installed).returncode == 9
-
-
 def test_values_that_are_no_valid_text_survive(launch, tmp_path):
     directory = directory_of(tmp_path / "bin", python='echo "$ODD $2"')
     odd = os.fsdecode(b"\xff\xfe")

@@ -25,16 +25,6 @@ def env(first, tmp_path):
     return {**first, "TMPDIR": str(tmp_path / "scratch")}
 
 
-def test_a_plan_changes_nothing_on_its_node(env, laptop, tmp_path):
-    before = os.sched_getaffinity(0)
-    plan = make_plan(env, at(laptop))
-    assert plan.placement.bind == {0, 1, 4, 5}
-    assert (plan.place.port, plan.place.launch) == (str(10000 + 7 * 61), "7.0")
-    assert plan.caches.directory == f"{tmp_path}/scratch/pytorch-1000/7-nid001002"
-    assert os.sched_getaffinity(0) == before
-    assert list((tmp_path / "scratch").iterdir()) == []
-
-
 def test_the_mask_of_mpirun_is_found_above_a_rank_also_through_other_programs(runscripts, tmp_path):
     mpirun = tmp_path / "mpirun"
     mpirun.symlink_to("/bin/bash")

@@ -118,16 +118,6 @@ def task():
         process.communicate(timeout=300)
 
 
-@pytest.mark.parametrize(("title", "is_warned"), [("slurmstepd: [8.batch]", False), ("slurmstepd: [8.0]", True)])
-def test_mpirun_in_a_batch_script_that_inherited_a_step_is_not_in_each_task(
-    task, submitted, monkeypatch, title, is_warned
-):
-    monkeypatch.setattr("pytorch_launch.launchers.mpi.ancestors", lambda: [("5", "mpirun")])
-    sizes, ranks = dict.fromkeys(("SIZE", "LOCAL_SIZE"), "4"), dict.fromkeys(("RANK", "LOCAL_RANK"), "0")
-    mpi = {f"OMPI_COMM_WORLD_{name}": value for name, value in {**sizes, **ranks}.items()}
-    assert bool(discover({**task(submitted, title), **mpi}, "nid001001").problems) == is_warned
-
-
 SIGNS = variables("TORCHELASTIC_RUN_ID=none OMPI_COMM_WORLD_RANK=1 MPI_LOCALRANKID=1 FLUX_TASK_RANK=1 PALS_RANKID=1")
 
 

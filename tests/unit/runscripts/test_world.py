@@ -3,9 +3,10 @@
 import pytest
 from apinfo_files import apinfo_file
 from pytorch_launch import LaunchError
-from pytorch_launch.launchers import LAUNCHERS, inherited, is_first_task_of_node, launcher_of, programs, programs_of_mpi
+from pytorch_launch.launchers import inherited, is_first_task_of_node
 from pytorch_launch.launchers.discovery import discover
 from pytorch_launch.launchers.mpi import read_layout
+from tables import name, table
 from variables import BATCH_SCRIPT, MPIRUN, STEP, variables
 
 ENVIRONMENTS = {
@@ -43,8 +44,8 @@ FILES = {
 
 def find(directory, names, changes="", host="nid001002"):
     """The World of a process on a host, by the environments `names`, and `changes`: -NAME removes a variable."""
-    for name, text in FILES.items():
-        (directory / name).write_text(text)
+    for file, text in FILES.items():
+        (directory / file).write_text(text)
     (directory / "apinfo").write_bytes(apinfo_file(5, [0, 0, 1, 1], ["x4407c6s2b0n0", "x4407c6s7b0n0"]))
     env = {name: value for each in names.split() for name, value in ENVIRONMENTS[each].items()}
     for word in changes.replace("FILES", str(directory)).split():
@@ -59,74 +60,73 @@ def shape(world):
     return f"{world.rank}/{world.size} {world.local_rank}/{world.local_size} {world.node_rank}"
 
 
-TASKS = (
-    "SLURM_STEP_NODELIST=nid[001-004] SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=7 "
-    "SLURM_LOCALID=0 SLURM_NODEID={} SLURMD_NODENAME=nid00{}"
-).format
-PORTS, MASKS = "SLURM_STEP_RESV_PORTS={}".format, "SLURM_CPU_BIND_TYPE={} SLURM_CPU_BIND_LIST={}".format
 ALL_HERE = "OMPI_COMM_WORLD_LOCAL_SIZE=4 MPI_LOCALNRANKS=4"
-OF_PALS = "PALS_RANKID={0} PALS_LOCAL_RANKID={1} PALS_NODEID={2} PALS_APINFO=FILES/apinfo PBS_NODEFILE=FILES/absent"
 
-DAEMONS = "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=1(x3)"
-WORLDS = [
-    # Slurm
-    ("", "SLURM_JOB_ID=7 SLURM_HET_SIZE=2", "0/1 0/1 0", {"allocation": (1, 2, "srun")}),
-    ("step", "", "3/4 1/2 1", {"job": 7, "step": 0, "source": "Slurm step 7.0", "node": "nid001003"}),
-    ("step", "", "3/4 1/2 1", {"first_host": "nid001002", "exported": False}),
-    ("step", "-SLURMD_NODENAME", "3/4 1/2 1", {"node": "nid001002"}),  # the host's name
-    ("step", "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 GROUP_RANK=", "3/4 1/2 1", {}),  # exports that agree
-    ("step", "RANK=3 LOCAL_RANK=0 PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK=1", "3/4 1/2 1", {}),  # a launch inside a rank
-    ("step", "PMI_RANK=3 PMI_SIZE=4 PMI_LOCAL_RANK=1", "3/4 1/2 1", {"source": "Slurm step 7.0"}),
-    ("step", TASKS(0, 1), "3/7 0/2 0", {}),
-    ("step", TASKS(3, 4), "3/7 0/1 3", {}),
-    ("step", "SLURM_CPUS_PER_TASK=4", "3/4 1/2 1", {"node_cpus": 8, "cpus_per_task": 4}),
-    ("step", "-SLURM_CPUS_ON_NODE", "3/4 1/2 1", {"node_cpus": None, "cpus_per_task": None}),
-    ("step", PORTS("12000-12003"), "3/4 1/2 1", {"reserved_port": 12000}),
-    ("step", PORTS("12000,12005"), "3/4 1/2 1", {"reserved_port": 12000}),
-    ("step", PORTS("65536"), "3/4 1/2 1", {"reserved_port": None}),
-    ("step", PORTS("(null)"), "3/4 1/2 1", {"reserved_port": None}),
-    # GPUs that Slurm reports, to ranks of mpirun as well
-    ("step", "SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=2,3", "3/4 1/2 1", {"node_gpus": 4, "step_gpus": [2, 3]}),
-    ("mpi", "SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=gpu", "3/4 1/2 1", {"node_gpus": 4, "step_gpus": None}),
-    ("step", MASKS("map_cpu:", "3"), "3/4 1/2 1", {"masks": [{3}, {3}]}),
-    ("step", MASKS("mask_cpu:", "3,0x1"), "3/4 1/2 1", {"masks": [{0, 1}, {0}]}),
-    ("step", MASKS("mask_cpu:", "0xF0"), "3/4 1/2 1", {"masks": [{4, 5, 6, 7}] * 2}),
-    ("step", MASKS("map_cpu:", "x"), "3/4 1/2 1", {"masks": None}),
-    # single processes; a step's number alone makes no step
-    ("batch", "", "0/1 0/1 0", {"first_host": "127.0.0.1", "job": 7, "step": None, "node": "nid001001"}),
-    ("batch", "SLURM_STEP_ID=4294967291 SLURM_STEP_NUM_TASKS=4", "0/1 0/1 0", {"source": "single process"}),
-    ("", "", "0/1 0/1 0", {"node": "nid001002", "job": None, "step": None}),
-    ("", "PMI_RANK=0 PMI_SIZE=1", "0/1 0/1 0", {}),
-    ("", "MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=1", "0/1 0/1 0", {}),
-    # settings of MPI
-    ("", "PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self", "0/1 0/1 0", {}),
-    # clouds with one node
-    ("", "VC_WORKER_NUM=1 VC_WORKER_HOSTS=w-0.x JOB_COMPLETION_INDEX=1 AWS_BATCH_JOB_ARRAY_INDEX=3", "0/1 0/1 0", {}),
-    ("", 'SM_HOSTS=["algo-1"] SM_CURRENT_INSTANCE_GROUP_HOSTS=["algo-1"] SM_NUM_GPUS=8', "0/1 0/1 0", {}),
-    ("", "AWS_BATCH_JOB_NUM_NODES=1 PET_NNODES=1 PET_NPROC_PER_NODE=auto SKYPILOT_NUM_NODES=1", "0/1 0/1 0", {}),
-    ("", "MV2_USE_CUDA=1 HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 LSF_PM_TASKID=1", "0/1 0/1 0", {}),
-    ("", "PALS_STARTUP_SIZE=none _CONDOR_NPROCS=1 _CONDOR_PROCNO=0", "0/1 0/1 0", {}),
-    # nodes of allocations
-    ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/two", "0/1 0/1 0", {"allocation": (1, 2, "mpiexec")}),
-    # torchrun comes before the step that it runs in
-    ("step torchrun", "", "5/8 1/4 1", {"exported": True, "first_host": "node7", "job": 7, "node": "nid001003"}),
-    ("torchrun", "", "5/8 1/4 1", {"node": "nid001002", "source": "torchrun run none"}),
-    # mpirun and mpiexec
-    ("mpi", "", "3/4 1/2 1", {"first_host": "nid001001", "node": "nid001002", "job": 7, "source": "Open MPI"}),
-    ("hydra", "", "3/4 1/2 1", {"first_host": "nid001001", "node": "nid001002", "job": 7, "source": "MPICH"}),
-    ("pals pmi", "PBS_NODEFILE=FILES/nodes", "3/4 1/2 1", {"first_host": "nid001001", "source": "PALS"}),
-    ("pals pmi", "PBS_NODEFILE=FILES/absent", "3/4 1/2 1", {"first_host": None}),
-    # PALS names the node of rank 0 where the nodes do not have the job's list, as with `mpiexec --hosts`
-    ("pals", OF_PALS.format(0, 0, 0), "0/4 0/2 0", {"first_host": "x4407c6s2b0n0"}),
-    ("pals", OF_PALS.format(2, 0, 1), "2/4 0/2 1", {"first_host": "x4407c6s2b0n0"}),
-    ("mpi", "SLURM_JOB_NODELIST=n[1-2]", "3/4 1/2 1", {}),  # another name than the allocation's: counted in blocks
-    ("mpi", "SLURM_JOB_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=0", "0/4 1/2 0", {}),  # in whichever order its ranks are
-    ("mpi", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
-    # short and long names of a host are the same host
-    ("mpi", "SLURM_JOB_NODELIST= PBS_NODEFILE=FILES/long OMPI_COMM_WORLD_RANK=0", "0/4 1/2 1", {}),
-    # `salloc -N3 mpirun -np 2`: the daemons are a step of three tasks, and a node may have no rank
-    ("mpi", f"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 {DAEMONS}", "1/2 1/2 0", {}),
-]
+WORLDS = """
+names         | changes                                                      | world     | fields
+# Slurm
+              | SLURM_JOB_ID=7 SLURM_HET_SIZE=2                              | 0/1 0/1 0 | allocation=(1, 2, 'srun')
+step          |                                                              | 3/4 1/2 1 | job=7; step=0; source=Slurm step 7.0; node=nid001003
+step          |                                                              | 3/4 1/2 1 | first_host=nid001002; exported=False
+# the host's name
+step          | -SLURMD_NODENAME                                             | 3/4 1/2 1 | node=nid001002
+# exports that agree
+step          | RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 GROUP_RANK=                 | 3/4 1/2 1 |
+# a launch inside a rank
+step          | RANK=3 LOCAL_RANK=0 PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK=1      | 3/4 1/2 1 |
+step          | PMI_RANK=3 PMI_SIZE=4 PMI_LOCAL_RANK=1                       | 3/4 1/2 1 | source=Slurm step 7.0
+step          | SLURM_STEP_NODELIST=nid[001-004] SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=7 SLURM_LOCALID=0 SLURM_NODEID=0 SLURMD_NODENAME=nid001 | 3/7 0/2 0 |
+step          | SLURM_STEP_NODELIST=nid[001-004] SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=7 SLURM_LOCALID=0 SLURM_NODEID=3 SLURMD_NODENAME=nid004 | 3/7 0/1 3 |
+step          | SLURM_CPUS_PER_TASK=4                                        | 3/4 1/2 1 | node_cpus=8; cpus_per_task=4
+step          | -SLURM_CPUS_ON_NODE                                          | 3/4 1/2 1 | node_cpus=None; cpus_per_task=None
+step          | SLURM_STEP_RESV_PORTS=12000-12003                            | 3/4 1/2 1 | reserved_port=12000
+step          | SLURM_STEP_RESV_PORTS=12000,12005                            | 3/4 1/2 1 | reserved_port=12000
+step          | SLURM_STEP_RESV_PORTS=65536                                  | 3/4 1/2 1 | reserved_port=None
+step          | SLURM_STEP_RESV_PORTS=(null)                                 | 3/4 1/2 1 | reserved_port=None
+# GPUs that Slurm reports, to ranks of mpirun as well
+step          | SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=2,3                     | 3/4 1/2 1 | node_gpus=4; step_gpus=[2, 3]
+mpi           | SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=gpu                     | 3/4 1/2 1 | node_gpus=4; step_gpus=None
+step          | SLURM_CPU_BIND_TYPE=map_cpu: SLURM_CPU_BIND_LIST=3           | 3/4 1/2 1 | masks=[{3}, {3}]
+step          | SLURM_CPU_BIND_TYPE=mask_cpu: SLURM_CPU_BIND_LIST=3,0x1      | 3/4 1/2 1 | masks=[{0, 1}, {0}]
+step          | SLURM_CPU_BIND_TYPE=mask_cpu: SLURM_CPU_BIND_LIST=0xF0       | 3/4 1/2 1 | masks=[{4, 5, 6, 7}, {4, 5, 6, 7}]
+step          | SLURM_CPU_BIND_TYPE=map_cpu: SLURM_CPU_BIND_LIST=x           | 3/4 1/2 1 | masks=None
+# single processes; a step's number alone makes no step
+batch         |                                                              | 0/1 0/1 0 | first_host=127.0.0.1; job=7; step=None; node=nid001001
+batch         | SLURM_STEP_ID=4294967291 SLURM_STEP_NUM_TASKS=4              | 0/1 0/1 0 | source=single process
+              |                                                              | 0/1 0/1 0 | node=nid001002; job=None; step=None
+              | PMI_RANK=0 PMI_SIZE=1                                        | 0/1 0/1 0 |
+              | MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=1                  | 0/1 0/1 0 |
+# settings of MPI
+              | PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self | 0/1 0/1 0 |
+# clouds with one node
+              | VC_WORKER_NUM=1 VC_WORKER_HOSTS=w-0.x JOB_COMPLETION_INDEX=1 AWS_BATCH_JOB_ARRAY_INDEX=3 | 0/1 0/1 0 |
+              | SM_HOSTS=["algo-1"] SM_CURRENT_INSTANCE_GROUP_HOSTS=["algo-1"] SM_NUM_GPUS=8 | 0/1 0/1 0 |
+              | AWS_BATCH_JOB_NUM_NODES=1 PET_NNODES=1 PET_NPROC_PER_NODE=auto SKYPILOT_NUM_NODES=1 | 0/1 0/1 0 |
+              | MV2_USE_CUDA=1 HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 LSF_PM_TASKID=1 | 0/1 0/1 0 |
+              | PALS_STARTUP_SIZE=none _CONDOR_NPROCS=1 _CONDOR_PROCNO=0     | 0/1 0/1 0 |
+# nodes of allocations
+              | PBS_JOBID=7.pbs PBS_NODEFILE=FILES/two                       | 0/1 0/1 0 | allocation=(1, 2, 'mpiexec')
+# torchrun comes before the step that it runs in
+step torchrun |                                                              | 5/8 1/4 1 | exported=True; first_host=node7; job=7; node=nid001003
+torchrun      |                                                              | 5/8 1/4 1 | node=nid001002; source=torchrun run none
+# mpirun and mpiexec
+mpi           |                                                              | 3/4 1/2 1 | first_host=nid001001; node=nid001002; job=7; source=Open MPI
+hydra         |                                                              | 3/4 1/2 1 | first_host=nid001001; node=nid001002; job=7; source=MPICH
+pals pmi      | PBS_NODEFILE=FILES/nodes                                     | 3/4 1/2 1 | first_host=nid001001; source=PALS
+pals pmi      | PBS_NODEFILE=FILES/absent                                    | 3/4 1/2 1 | first_host=None
+# PALS names the node of rank 0 where the nodes do not have the job's list, as with `mpiexec --hosts`
+pals          | PALS_RANKID=0 PALS_LOCAL_RANKID=0 PALS_NODEID=0 PALS_APINFO=FILES/apinfo PBS_NODEFILE=FILES/absent | 0/4 0/2 0 | first_host=x4407c6s2b0n0
+pals          | PALS_RANKID=2 PALS_LOCAL_RANKID=0 PALS_NODEID=1 PALS_APINFO=FILES/apinfo PBS_NODEFILE=FILES/absent | 2/4 0/2 1 | first_host=x4407c6s2b0n0
+# another name than the allocation's: counted in blocks
+mpi           | SLURM_JOB_NODELIST=n[1-2]                                    | 3/4 1/2 1 |
+# in whichever order its ranks are
+mpi           | SLURM_JOB_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=0             | 0/4 1/2 0 |
+mpi           | OMPI_COMM_WORLD_LOCAL_SIZE=4 MPI_LOCALNRANKS=4               | 3/4 1/4 0 | first_host=127.0.0.1
+# short and long names of a host are the same host
+mpi           | SLURM_JOB_NODELIST= PBS_NODEFILE=FILES/long OMPI_COMM_WORLD_RANK=0 | 0/4 1/2 1 |
+# `salloc -N3 mpirun -np 2`: the daemons are a step of three tasks, and a node may have no rank
+mpi           | OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=1(x3) | 1/2 1/2 0 |
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize(("above", "is_of_job"), [("hydra_pmi_proxy", False), ("starter", True)])
@@ -137,18 +137,21 @@ def test_launches_of_hydra_on_one_node_of_a_job_are_told_apart_where_their_proxy
     assert bool(find(tmp_path, "hydra", f"{ALL_HERE} PBS_JOBID=7.pbs").launch) == is_of_job
 
 
-@pytest.mark.parametrize(("names", "changes", "numbers", "fields"), WORLDS)
-def test_a_process_is_a_rank_of_its_launchers_world(tmp_path, names, changes, numbers, fields):
-    world = find(tmp_path, names, changes)
-    assert shape(world) == numbers
-    assert {name: getattr(world, name) for name in fields} == fields
-    assert [world.variables()[name] for name in ("RANK", "LOCAL_WORLD_SIZE")] == numbers.replace("/", " ").split()[::3]
+@pytest.mark.parametrize("row", table(WORLDS), ids=name)
+def test_a_process_is_a_rank_of_its_launchers_world(tmp_path, row):
+    world = find(tmp_path, row["names"], row["changes"])
+    assert shape(world) == row["world"]
+    for field in filter(None, row["fields"].split("; ")):
+        assert f"{field.partition('=')[0]}={getattr(world, field.partition('=')[0])}" == field
 
 
 @pytest.mark.parametrize("length", [0, 50, 130, 200, 240])
 def test_a_file_of_pals_that_is_cut_off_is_not_read(tmp_path, length):
     (tmp_path / "apinfo").write_bytes(apinfo_file(5, [0, 0, 1, 1], ["a", "b"])[:length])
     assert read_layout(tmp_path / "apinfo", 3) is None
+    for ranks, hosts in (([0], []), ([1], ["a"]), ([-1], ["a"]), ([0], [""])):
+        (tmp_path / "apinfo").write_bytes(apinfo_file(5, ranks, hosts))
+        assert read_layout(tmp_path / "apinfo", 0) is None
 
 
 def test_the_nodes_of_a_job_of_lsf_are_counted():
@@ -158,60 +161,59 @@ def test_the_nodes_of_a_job_of_lsf_are_counted():
 
 SIZES, EIGHT = "SLURM_STEP_NUM_TASKS=5 SLURM_NTASKS=5", "SLURM_STEP_NUM_TASKS=8 SLURM_STEP_NUM_NODES=2"
 ALONE = "RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
-FAULTS = [
-    # both variables are named, with their values
-    ("step", "SLURM_PROCID=4", "SLURM_PROCID=4 is outside 0 to 3...SLURM_STEP_NUM_TASKS=4"),
-    ("step", "SLURM_LOCALID=2", "SLURM_LOCALID=2...SLURM_STEP_TASKS_PER_NODE=2(x2)"),
-    ("step", SIZES, "SLURM_STEP_NUM_TASKS=5...TASKS_PER_NODE=2(x2)"),
-    ("step", "RANK=0", "RANK=0...SLURM_PROCID=3"),
-    ("step", "WORLD_SIZE=8", "WORLD_SIZE=8...SLURM_STEP_NUM_TASKS=4"),
-    ("step", "GROUP_RANK=0", "GROUP_RANK=0...SLURM_NODEID=1"),
-    ("mpi", "OMPI_COMM_WORLD_RANK=4", "OMPI_COMM_WORLD_RANK=4...OMPI_COMM_WORLD_SIZE=4"),
-    ("mpi", "OMPI_COMM_WORLD_LOCAL_SIZE=5", "LOCAL_SIZE=5...WORLD_SIZE=4"),
-    ("mpi", "WORLD_SIZE=8", "WORLD_SIZE=8...OMPI_COMM_WORLD_SIZE=4"),
-    ("mpi", "GROUP_RANK=0", "GROUP_RANK=0...Open MPI"),
-    ("pals pmi", "PALS_LOCAL_RANKID=2", "PALS_LOCAL_RANKID=2...PALS_LOCAL_SIZE=2"),
-    ("torchrun", "RANK=8", "RANK=8 is outside ...WORLD_SIZE=8"),
-    # variables of two steps
-    ("step", "SLURM_NTASKS=2", "SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4...Submit the job from a shell without"),
-    ("step", "SLURMD_NODENAME=nid001001", "SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid[001002-"),
-    (
-        "step",
-        "SLURM_GTIDS=0,1",
-        "SLURM_PROCID=3 is not number SLURM_LOCALID=1 in SLURM_GTIDS=0,1...Submit the job",
-    ),
-    ("step", "SLURM_GTIDS=2,3 SLURM_LOCALID=0", "SLURM_PROCID=3 is not number SLURM_LOCALID=0 in"),
-    ("step", "SLURM_STEP_NODELIST=nid[001002-001004]", "nid[001002-001004] has more nodes than SLURM_STEP_TASKS"),
-    ("step", "SLURM_NODEID=0 SLURM_GTIDS=2,3", "SLURM_NODEID=0 of nid001003 does not follow from SLURM_GTIDS=2,3"),
-    ("step", "SLURM_GTIDS=2,3,4", "in SLURM_GTIDS=2,3,4, of SLURM_STEP_TASKS_PER_NODE=2(x2)"),
-    # launchers with fewer ranks than the step has tasks were started outside of it
-    ("step torchrun", f"{ALONE} WORLD_SIZE=1", "WORLD_SIZE=1, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"),
-    ("step mpi", EIGHT, "WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8. Unset ...OMPI_COMM_WORLD_RANK"),
-    # what is lost or missing: a rank does not train alone
-    ("step", "-SLURM_STEP_NUM_TASKS", "SLURM_PROCID=3: ranks of a launcher that is not...pass its variables on"),
-    ("", "SLURM_LOCALID=1", "SLURM_LOCALID=1: ranks of a launcher that is not"),
-    ("", "SLURM_NODEID=1 SLURM_PROCID=0", "SLURM_NODEID=1: ranks of a launcher that is not"),
-    ("", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_TASKS=2: ranks of a launcher that is not"),
-    ("", "SLURM_PROCID=3 PMI_RANK=0 PMI_SIZE=1", "SLURM_PROCID=3: ranks of a launcher that is not"),
-    ("step", "-SLURM_LOCALID", "SLURM_LOCALID is not set"),
-    ("step", "-SLURM_JOB_ID", "SLURM_JOB_ID is not set"),
-    ("torchrun", "-RANK", "RANK is not set, but other variables of its launcher are"),
-    ("pals", "PBS_NODEFILE=FILES/nodes", "PMI_SIZE is not set, but other variables of its launcher are"),
-    ("batch", "WORLD_SIZE=8", "WORLD_SIZE=8 ... no srun, mpirun or torchrun... conda-python-simple"),  # it would wait
-    # outside of Slurm's notation
-    *(
-        ("step", f"SLURM_STEP_TASKS_PER_NODE={tasks}", "SLURM_STEP_TASKS_PER_NODE=")
-        for tasks in ("", "2(x)", "2(x2", "2(x2)1", f"2(x{'9' * 5000})")
-    ),
-    ("step", "SLURM_STEP_NODELIST=nid[001002-", "SLURM_STEP_NODELIST: ...unmatched bracket"),
-]
+FAULTS = """
+names         | changes                                                      | fault
+# both variables are named, with their values
+step          | SLURM_PROCID=4                                               | SLURM_PROCID=4 is outside 0 to 3...SLURM_STEP_NUM_TASKS=4
+step          | SLURM_LOCALID=2                                              | SLURM_LOCALID=2...SLURM_STEP_TASKS_PER_NODE=2(x2)
+step          | SLURM_STEP_NUM_TASKS=5 SLURM_NTASKS=5                        | SLURM_STEP_NUM_TASKS=5...TASKS_PER_NODE=2(x2)
+step          | RANK=0                                                       | RANK=0...SLURM_PROCID=3
+step          | WORLD_SIZE=8                                                 | WORLD_SIZE=8...SLURM_STEP_NUM_TASKS=4
+step          | GROUP_RANK=0                                                 | GROUP_RANK=0...SLURM_NODEID=1
+mpi           | OMPI_COMM_WORLD_RANK=4                                       | OMPI_COMM_WORLD_RANK=4...OMPI_COMM_WORLD_SIZE=4
+mpi           | OMPI_COMM_WORLD_LOCAL_SIZE=5                                 | 5 ranks on this node...WORLD_SIZE=4
+mpi           | WORLD_SIZE=8                                                 | WORLD_SIZE=8...OMPI_COMM_WORLD_SIZE=4
+mpi           | GROUP_RANK=0                                                 | GROUP_RANK=0...Open MPI
+pals pmi      | PALS_LOCAL_RANKID=2                                          | PALS_LOCAL_RANKID=2...PALS_LOCAL_SIZE=2
+torchrun      | RANK=8                                                       | RANK=8 is outside ...WORLD_SIZE=8
+# variables of two steps
+step          | SLURM_NTASKS=2                                               | SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4...Submit the job from a shell without
+step          | SLURMD_NODENAME=nid001001                                    | SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid[001002-
+step          | SLURM_GTIDS=0,1                                              | SLURM_PROCID=3 is not number SLURM_LOCALID=1 in SLURM_GTIDS=0,1...Submit the job
+step          | SLURM_GTIDS=2,3 SLURM_LOCALID=0                              | SLURM_PROCID=3 is not number SLURM_LOCALID=0 in
+step          | SLURM_STEP_NODELIST=nid[001002-001004]                       | nid[001002-001004] has more nodes than SLURM_STEP_TASKS
+step | SLURM_NODEID=0 SLURM_GTIDS=2,3 | SLURM_NODEID=0 of nid001003 does not follow from SLURM_GTIDS=2,3
+step          | SLURM_GTIDS=2,3,4                                            | in SLURM_GTIDS=2,3,4, of SLURM_STEP_TASKS_PER_NODE=2(x2)
+# launchers with fewer ranks than the step has tasks were started outside of it
+step torchrun | RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 WORLD_SIZE=1          | WORLD_SIZE=1, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC
+step mpi      | SLURM_STEP_NUM_TASKS=8 SLURM_STEP_NUM_NODES=2                | WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8. Unset ...OMPI_COMM_WORLD_RANK
+# what is lost or missing: a rank does not train alone
+step          | -SLURM_STEP_NUM_TASKS                                        | SLURM_PROCID=3: ranks of a launcher that is not...pass its variables on
+              | SLURM_LOCALID=1                                              | SLURM_LOCALID=1: ranks of a launcher that is not
+              | SLURM_NODEID=1 SLURM_PROCID=0                                | SLURM_NODEID=1: ranks of a launcher that is not
+              | SLURM_STEP_NUM_TASKS=2                                       | SLURM_STEP_NUM_TASKS=2: ranks of a launcher that is not
+              | SLURM_PROCID=3 PMI_RANK=0 PMI_SIZE=1                         | SLURM_PROCID=3: ranks of a launcher that is not
+step          | -SLURM_LOCALID                                               | SLURM_LOCALID is not set
+step          | -SLURM_JOB_ID                                                | SLURM_JOB_ID is not set
+torchrun      | -RANK                                                        | RANK is not set, but other variables of its launcher are
+pals          | PBS_NODEFILE=FILES/nodes                                     | PMI_SIZE is not set, but other variables of its launcher are
+# it would wait
+batch         | WORLD_SIZE=8                                                 | WORLD_SIZE=8 ... no srun, mpirun or torchrun... conda-python-simple
+# outside of Slurm's notation
+step          | SLURM_STEP_TASKS_PER_NODE=                                   | SLURM_STEP_TASKS_PER_NODE=
+step          | SLURM_STEP_TASKS_PER_NODE=2(x)                               | SLURM_STEP_TASKS_PER_NODE=
+step          | SLURM_STEP_TASKS_PER_NODE=2(x2                               | SLURM_STEP_TASKS_PER_NODE=
+step          | SLURM_STEP_TASKS_PER_NODE=2(x2)1                             | SLURM_STEP_TASKS_PER_NODE=
+step          | SLURM_STEP_TASKS_PER_NODE=2(x99999999999999999999999999999999999999999999999999) | SLURM_STEP_TASKS_PER_NODE=
+step          | SLURM_STEP_NODELIST=nid[001002-                              | SLURM_STEP_NODELIST: ...unmatched bracket
+"""  # noqa: E501
 
 
-@pytest.mark.parametrize(("names", "changes", "fault"), FAULTS)
-def test_a_world_is_never_guessed(tmp_path, names, changes, fault):
+@pytest.mark.parametrize("row", table(FAULTS), ids=name)
+def test_a_world_is_never_guessed(tmp_path, row):
     with pytest.raises(LaunchError) as raised:
-        find(tmp_path, names, changes)
-    assert [part for part in fault.split("...") if part not in str(raised.value)] == [], str(raised.value)
+        find(tmp_path, row["names"], row["changes"])
+    assert [part for part in row["fault"].split("...") if part not in str(raised.value)] == [], str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -230,38 +232,38 @@ def test_a_value_that_is_no_number_is_named(step, name, value):
     assert f"{name}={shown} is not a number of at most 18 digits" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "unknown",
-    [
-        "PMI_RANK=1 PMI_SIZE=2",
-        "PMI_RANK=0 PMI_SIZE=2 PMI_FD=5",
-        "MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=1",
-        "JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_LOCAL_RANK=1",
-        "PMIX_RANK=1 PMIX_NAMESPACE=prterun-n1-7@1",
-        "ALPS_APP_PE=1",
-        "PALS_LOCAL_RANKID=1 PALS_NODEID=0",
-        "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1",
-        "MPI_LOCALNRANKS=2",
-        "FLUX_TASK_LOCAL_ID=1",
-        "HOROVOD_RANK=1 HOROVOD_SIZE=2",
-        "MPI_RANKID=1 MPI_NRANKS=2",
-        "PBS_NODENUM=1 PBS_JOBID=7.pbs",
-        "PBS_NODENUM=0 PBS_TASKNUM=2 PBS_JOBID=7.pbs",
-        "LSF_PM_TASKID=2 LSB_JOBID=7",
-        "_CONDOR_PROCNO=0 _CONDOR_NPROCS=2",
-        "SUBMITIT_LOCAL_GLOBALID=1 SUBMITIT_LOCAL_LOCALID=1 SUBMITIT_LOCAL_NTASKS=2",
-        "PMI_RANK=1 PMI_SIZE=2 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=2",
-        "VC_WORKER_NUM=2 VC_WORKER_HOSTS=w-0,w-1",
-        "VC_MASTER_HOSTS=m-0 VC_WORKER_HOSTS=w-0",
-        "AWS_BATCH_JOB_NUM_NODES=2",
-        "SKYPILOT_NUM_NODES=2",
-        "DSTACK_NODES_NUM=2",
-        "AZUREML_NODE_COUNT=2",
-        'SM_HOSTS=["algo-1","algo-2"] SM_CURRENT_HOST=algo-1',
-        "PET_NNODES=2",
-        "PET_NNODES=1:4",
-    ],
-)
+UNKNOWN = """
+PMI_RANK=1 PMI_SIZE=2
+PMI_RANK=0 PMI_SIZE=2 PMI_FD=5
+MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=1
+JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_LOCAL_RANK=1
+PMIX_RANK=1 PMIX_NAMESPACE=prterun-n1-7@1
+ALPS_APP_PE=1
+PALS_LOCAL_RANKID=1 PALS_NODEID=0
+OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1
+MPI_LOCALNRANKS=2
+FLUX_TASK_LOCAL_ID=1
+HOROVOD_RANK=1 HOROVOD_SIZE=2
+MPI_RANKID=1 MPI_NRANKS=2
+PBS_NODENUM=1 PBS_JOBID=7.pbs
+PBS_NODENUM=0 PBS_TASKNUM=2 PBS_JOBID=7.pbs
+LSF_PM_TASKID=2 LSB_JOBID=7
+_CONDOR_PROCNO=0 _CONDOR_NPROCS=2
+SUBMITIT_LOCAL_GLOBALID=1 SUBMITIT_LOCAL_LOCALID=1 SUBMITIT_LOCAL_NTASKS=2
+PMI_RANK=1 PMI_SIZE=2 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=2
+VC_WORKER_NUM=2 VC_WORKER_HOSTS=w-0,w-1
+VC_MASTER_HOSTS=m-0 VC_WORKER_HOSTS=w-0
+AWS_BATCH_JOB_NUM_NODES=2
+SKYPILOT_NUM_NODES=2
+DSTACK_NODES_NUM=2
+AZUREML_NODE_COUNT=2
+SM_HOSTS=["algo-1","algo-2"] SM_CURRENT_HOST=algo-1
+PET_NNODES=2
+PET_NNODES=1:4
+"""
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN.strip().splitlines())
 def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_one(tmp_path, unknown):
     for names in ("", "batch"):
         with pytest.raises(LaunchError, match="ranks of a launcher that is not known. Start them with srun") as raised:
@@ -289,24 +291,6 @@ def test_without_a_job_mpich_gives_its_ranks_no_number():
 
 
 @pytest.mark.parametrize(
-    ("names", "changes", "unbound", "per_node"),
-    [
-        ("mpi", "", "mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
-        ("hydra", "", "mpirun with -bind-to none", "mpirun -ppn 1 -bind-to none"),
-        ("pals pmi", "PBS_NODEFILE=FILES/nodes", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
-        ("step", "", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun -N2 -n2"),
-        ("step torchrun", "", "srun -c <cores>, or all of the job's with --cpu-bind=none", "torchrun"),
-        ("", "", "taskset", "mpirun -ppn 1"),
-    ],
-)
-def test_hints_are_in_the_words_of_the_launcher(tmp_path, names, changes, unbound, per_node):
-    """torchrun's workers have the cores of their agent, whose variables they inherit."""
-    launcher = find(tmp_path, names, changes).launcher
-    assert unbound in launcher.more_cores
-    assert launcher.one_task_per_node == per_node
-
-
-@pytest.mark.parametrize(
     ("names", "first_task"),
     [
         ("mpi", "OMPI_COMM_WORLD_LOCAL_RANK=0"),
@@ -324,14 +308,6 @@ def test_every_command_knows_the_first_task_of_a_node(names, first_task):
     assert is_first_task_of_node({})
 
 
-def test_every_command_knows_the_programs_of_a_launcher():
-    assert {launcher_of(env).name for env in ENVIRONMENTS.values()} >= {launcher.name for launcher in LAUNCHERS}
-    assert all(set(launcher.programs) <= programs() for launcher in LAUNCHERS)
-    assert {"mpirun", "hydra_pmi_proxy", "palsd", "prted"} <= programs_of_mpi()
-    assert not {"slurmstepd", "flux-shell"} & programs_of_mpi()
-    assert launcher_of({}).name == "single process"
-
-
 @pytest.mark.parametrize("task", ["4711", None])
 def test_slurms_variables_of_a_process_that_slurm_did_not_start_are_an_error(monkeypatch, step, task):
     """From a file, or from a shell of yesterday; SLURM_TASK_PID is there, and none of the parents is slurmstepd."""
@@ -347,11 +323,3 @@ def test_slurms_variables_of_a_process_that_slurm_did_not_start_are_an_error(mon
                 discover(step, "vm")
         else:  # in a container with process numbers of its own, healthy ranks look the same
             assert discover(step, "vm").rank == 3
-
-
-@pytest.mark.parametrize(
-    ("names", "name"), [("mpi", "PMIX_NAMESPACE"), ("pals pmi", "PALS_APID"), ("flux", "FLUX_JOB_ID")]
-)
-def test_bytes_that_are_no_text_in_the_name_of_a_launch_are_none_of_its_problems(tmp_path, monkeypatch, names, name):
-    monkeypatch.setitem(ENVIRONMENTS, names.split()[0], {**ENVIRONMENTS[names.split()[0]], name: "\udcff"})
-    assert find(tmp_path, names, "PBS_NODEFILE=FILES/nodes").launch == 4278190080

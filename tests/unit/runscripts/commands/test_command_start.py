@@ -51,11 +51,6 @@ def test_the_activated_python_is_the_one_that_runs(run, either, home):
     assert run(either, "-c", "", env={"WITH_VENV": f"source {home}/activate"}) == "activated\n"
 
 
-@pytest.mark.parametrize("value", ["", " ", "true"])
-def test_nothing_to_activate_is_fine(run, either, value):
-    assert run(either, "-c", "print(1)", env={"WITH_CONDA": value, "WITH_VENV": value}) == "1\n"
-
-
 @pytest.mark.parametrize("variable", ["WITH_CONDA", "WITH_VENV"])
 def test_a_failed_activation_is_an_error(run_unchecked, either, variable):
     done = run_unchecked(either, "-c", "print(1)", env={variable: "source /does/not/exist"})

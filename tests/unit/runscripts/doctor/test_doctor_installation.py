@@ -7,19 +7,11 @@ from pathlib import Path
 import pytest
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import installation as checks
-from pytorch_doctor.context import Context, read_recipe
+from pytorch_doctor.context import Context
+from tables import name, table
+from variables import variables
 
 # The module
-
-
-def test_the_texts_of_a_recipe_are_read_without_running_it(installation, tmp_path):
-    env = installation(gpu="rocm")
-    recipe = {"name": "PyTorch", "version": "2.13.0", "gpu": "rocm"}
-    assert read_recipe(Path(env["EBROOTPYTORCH"])) == ("PyTorch-2.13.0.eb", recipe)
-    assert read_recipe(tmp_path / "absent") == (None, {})
-    recipe = Path(env["EBROOTPYTORCH"], "easybuild", "PyTorch-2.13.0.eb")
-    recipe.write_text("gpu='cuda'\nversion = \"2\"  # not '1'\nsources = ['x']\n")
-    assert read_recipe(recipe.parents[1]) == (recipe.name, {"gpu": "cuda", "version": "2"})
 
 
 @pytest.mark.parametrize(
@@ -58,8 +50,6 @@ def test_what_is_missing_of_a_module_is_named(installation, changes, verdict, fi
 # Versions
 
 LAIF = "lumi-multitorch-full-u24r70f21m50t210-{}.sif"
-AWS, RCCL = "aws/deep-learning-containers/pull/6668", "ROCm/aws-ofi-rccl/issues/16"
-GROUPS, LEVEL = "laifs-container-recipes/issues/44", "laifs-container-recipes/issues/30"
 
 
 def check_versions(at, tmp_path, found, image="image.sif", gpu="rocm", source=None, **env):
@@ -70,30 +60,37 @@ def check_versions(at, tmp_path, found, image="image.sif", gpu="rocm", source=No
     return checks.check_versions(at("", gpu, facts, SIFPYTORCH=f"/images/{image}", **env))
 
 
-@pytest.mark.parametrize(
-    ("found", "image", "env", "sources"),
-    [
-        ({"aws-ofi-nccl": "1.18.0"}, "x.sif", {}, [AWS]),
-        ({"aws-ofi-nccl": "1.20.0"}, "x.sif", {}, []),
-        ({"aws-ofi-nccl": "1.1.8"}, "x.sif", {}, []),
-        ({"libfabric": "1.22", "aws-ofi-rccl": "1.4.0"}, "x.sif", {}, [RCCL]),
-        ({"libfabric": "1.20", "aws-ofi-rccl": "1.4.0"}, "x.sif", {}, []),
-        ({"libfabric": "1.22"}, "x.sif", {}, []),
-        ({}, LAIF.format("20260807_115122"), {}, [GROUPS]),
-        ({}, LAIF.format("20260415_130625"), {}, []),
-        ({}, LAIF.format("20260415_130625"), {"NCCL_NET_GDR_LEVEL": "PHB"}, [LEVEL]),
-        ({}, LAIF.format("20260415_130625"), {"NCCL_NET_GDR_LEVEL": "LOC"}, []),
-        ({}, "x.sif", {"NCCL_NET_GDR_LEVEL": "PHB"}, []),
-        (None, LAIF.format("20260807_115122"), {}, [GROUPS]),
-        # under another name it is known by what it was installed from
-        ({}, "mine.sif", {"source": "/appl/containers/" + LAIF.format("20260807_115122")}, [GROUPS]),
-    ],
-)
-def test_a_combination_with_a_known_fault_is_a_warning_with_its_source(at, tmp_path, found, image, env, sources):
-    finding = check_versions(at, tmp_path, found, image, **env)
-    assert finding.verdict == (WARN if sources else OK)
-    assert re.findall(r"\(https://github\.com/(?:lumi-ai-factory/)?(\S+?)\)", finding.finding) == sources
+KNOWN = """
+versions                              | image           | variables               | source
+aws-ofi-nccl=1.18.0                   |                 |                         | aws/deep-learning-containers/pull/6668
+aws-ofi-nccl=1.20.0                   |                 |                         |
+aws-ofi-nccl=1.1.8                    |                 |                         |
+libfabric=1.22 aws-ofi-rccl=1.4.0     |                 |                         | ROCm/aws-ofi-rccl/issues/16
+libfabric=1.20 aws-ofi-rccl=1.4.0     |                 |                         |
+libfabric=1.22                        |                 |                         |
+                                      | 20260807_115122 |                         | laifs-container-recipes/issues/44
+                                      | 20260415_130625 |                         |
+                                      | 20260415_130625 | NCCL_NET_GDR_LEVEL=PHB  | laifs-container-recipes/issues/30
+                                      | 20260415_130625 | NCCL_NET_GDR_LEVEL=LOC  |
+                                      |                 | NCCL_NET_GDR_LEVEL=PHB  |
+unknown                               | 20260807_115122 |                         | laifs-container-recipes/issues/44
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("row", table(KNOWN), ids=name)
+def test_a_combination_with_a_known_fault_is_a_warning_with_its_source(at, tmp_path, row):
+    found = None if row["versions"] == "unknown" else variables(row["versions"])
+    image = LAIF.format(row["image"]) if row["image"] else "x.sif"
+    finding = check_versions(at, tmp_path, found, image, **variables(row["variables"]))
+    assert finding.verdict == (WARN if row["source"] else OK)
+    sources = re.findall(r"\(https://github\.com/(?:lumi-ai-factory/)?(\S+?)\)", finding.finding)
+    assert sources == row["source"].split()
     assert bool(finding.remedy) == bool(sources)
+
+
+def test_an_image_under_another_name_is_known_by_what_it_was_installed_from(at, tmp_path):
+    source = "/appl/containers/" + LAIF.format("20260807_115122")
+    assert check_versions(at, tmp_path, {}, "mine.sif", source=source).verdict == WARN
 
 
 def test_a_module_for_cpus_and_no_module_have_nothing_to_compare(at, tmp_path):

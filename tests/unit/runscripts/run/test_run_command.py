@@ -8,6 +8,8 @@ import time
 import pytest
 from programs import program
 from pytorch_run import killed_nodes, parse
+from tables import name as row_name
+from tables import table
 from variables import variables
 
 
@@ -22,33 +24,35 @@ def test_own_options_and_those_of_srun_may_be_mixed():
 
 
 def test_a_line_with_srun_behind_the_dashes_has_its_options_there():
-    line = "--silent 30m --spare 1 -- srun -N2 -c 4 -l --gres gpu:4 --exact --mem=0 python -N9 train.py"
+    line = "--silent 30m --spare 1 -- srun -N2 -c 4 -l --gres gpu:4 --exact --nice --mem=0 python -N9 train.py"
     options = parse(line.split())
     assert (options.silent, options.spare, options.nodes) == (1800, 1, 2)
-    assert options.srun == ["-c", "4", "-l", "--gres", "gpu:4", "--exact", "--mem=0"]
+    assert options.srun == ["-c", "4", "-l", "--gres", "gpu:4", "--exact", "--nice", "--mem=0"]
     assert options.command == ["python", "-N9", "train.py"]
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("--silent 30 -o x -- y", "--silent sees no output that srun writes to files. Omit -o;"),
-        ("--silent 30 -- srun --error=x y", "Omit --error=x;"),
-        ("--silent 0 -- x", "0 is not a time, such as 90s, 30m or 2h"),
-        ("--silent 1d -- x", "1d is not a time"),
-        ("-N2 train.py", "no command after `--`"),
-        ("-N2 --", "no command after"),
-        ("-N2-4 -- x", "2-4 is not a number from 1"),
-        ("-w n1 -- x", "-w names nodes"),
-        ("--retries -- x", "--retries: expected one argument"),
-        ("--retries=-1 -- x", "--spare and --retries are numbers from 0"),
-        ("-N0 -- x", "0 is not a number from 1"),
-    ],
-)
-def test_a_line_that_cannot_be_run_is_an_error(capsys, line, fault):
+WRONG = """
+line                                | fault
+--silent 30 -o x -- y               | --silent sees no output that srun writes to files. Omit -o;
+--silent 30 -- srun --error=x y     | Omit --error=x;
+--silent 30 -- srun -lo x y         | Omit -lo;
+--silent 0 -- x                     | 0 is not a time, such as 90s, 30m or 2h
+--silent 1d -- x                    | 1d is not a time
+-N2 train.py                        | no command after `--`
+-N2 --                              | no command after
+-N2-4 -- x                          | 2-4 is not a number from 1
+-w n1 -- x                          | -w names nodes
+--retries -- x                      | --retries: expected one argument
+--retries=-1 -- x                   | --spare and --retries are numbers from 0
+-N0 -- x                            | 0 is not a number from 1
+"""
+
+
+@pytest.mark.parametrize("row", table(WRONG), ids=row_name)
+def test_a_line_that_cannot_be_run_is_an_error(capsys, row):
     with pytest.raises(SystemExit):
-        parse(line.split())
-    assert fault in capsys.readouterr().err
+        parse(row["line"].split())
+    assert row["fault"] in capsys.readouterr().err
 
 
 SRUN = """
@@ -128,23 +132,32 @@ COMPONENTS = {"jobs": "7|RUNNING|n4\n8|RUNNING|n[1-3]"}
 IN_STEP = {**ENV, "SLURM_STEP_ID": "0", "SLURM_CPU_BIND": "mask_cpu:0x1"}
 FIVE, TWELVE = ({**ENV, "SLURM_NTASKS": tasks} for tasks in ("5", "12"))
 BOTH = ["n1,n2", "n1,n3"]
+#: What the user types before `--`, and the job; then the exit status, and parts of the steps and of the messages.
+PLAIN_RUNS = """
+line                          | job     | status | steps                                                       | message
+# spare nodes are the last ones, fewer tasks need as many nodes, and the tasks are those of the line or allocation
+                              | ENV     | 0      | --nodelist=n1,n2,n3 --ntasks=3 conda...tasks=none bind=none |
+--spare 1                     | ENV     | 0      | --nodes=2 --nodelist=n1,n2 --ntasks=2 conda                 |
+-N1                           | ENV     | 0      | --nodelist=n1 --ntasks=1                                    |
+-n2                           | ENV     | 0      | --nodelist=n1,n2 --ntasks=2                                 |
+-n2 -N3                       | ENV     | 0      | --nodelist=n1,n2 --ntasks=2                                 |
+-x n2                         | ENV     | 0      | --nodelist=n1,n3 --ntasks=2                                 |
+--spare 1 --ntasks-per-node=2 | TWELVE  | 0      | --ntasks-per-node=2 --nodes=2 --nodelist=n1,n2 conda        |
+-n8 -N2                       | ENV     | 0      | --ntasks=8                                                  |
+--spare 1                     | TWELVE  | 0      | --ntasks=8                                                  |
+                              | FIVE    | 0      | --ntasks=5                                                  |
+--spare 1                     | FIVE    | 2      |                                                             | the job's 5 tasks are of 3 nodes, and a run has 2 nodes. Name its tasks
+-N3 --spare 1                 | ENV     | 2      |                                                             | -N3 and --spare 1 need 4 nodes, and the allocation has 3
+--spare 3                     | ENV     | 2      |                                                             | --spare 3 need 4 nodes
+# inside a step; up to Slurm 25.11 that of salloc's shell alone has a number
+-n3                           | IN_STEP | 0      | --overlap ...bind=none                                      |
+                              | IN_STEP | 2      |                                                             | the job's 3 tasks are of another step, and a run has 3 nodes. Name its tasks
+"""  # noqa: E501
+JOBS = {"ENV": ENV, "FIVE": FIVE, "TWELVE": TWELVE, "IN_STEP": IN_STEP}
 #: What the user types before `--`, files of the cluster, variables; then the exit status, parts of the arguments of
 #: each step, and parts of the messages. Nodes are checked before the first step if the files name those that are alive.
 RUNS = [
-    # spare nodes are the last ones, fewer tasks need as many nodes, and the tasks are those of the line or allocation
-    ("", {}, ENV, 0, ["--nodelist=n1,n2,n3 --ntasks=3 conda...tasks=none bind=none"], ""),
-    ("--spare 1", {}, ENV, 0, ["--nodes=2 --nodelist=n1,n2 --ntasks=2 conda"], ""),
-    ("-N1", {}, ENV, 0, ["--nodelist=n1 "], ""),
-    *((line, {}, ENV, 0, ["--nodelist=n1,n2 --ntasks=2 "], "") for line in ("-n2", "-n2 -N3")),
-    ("-x n2", {}, ENV, 0, ["--nodelist=n1,n3 "], ""),
-    ("--spare 1 --ntasks-per-node=2", {}, TWELVE, 0, ["--ntasks-per-node=2 --nodes=2 --nodelist=n1,n2 conda"], ""),
-    ("-n8 -N2", {}, ENV, 0, ["--ntasks=8"], ""),
-    ("--spare 1", {}, TWELVE, 0, ["--ntasks=8"], ""),
     ("--spare 1", {}, {"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "4(x3)"}, 0, ["--nodelist=n1,n2 conda"], ""),
-    ("", {}, FIVE, 0, ["--ntasks=5"], ""),
-    ("--spare 1", {}, FIVE, 2, [], "the job's 5 tasks are of 3 nodes, and a run has 2 nodes. Name its tasks"),
-    ("-N3 --spare 1", {}, ENV, 2, [], "-N3 and --spare 1 need 4 nodes, and the allocation has 3"),
-    ("--spare 3", {}, ENV, 2, [], "--spare 3 need 4 nodes"),
     # again without the node that does not answer; srun may wait for ever, so it has a limit
     (
         *("--spare 1 -l", {"step_1": "echo n1 n3 >alive; exit 1"}, ENV, 0),
@@ -185,11 +198,11 @@ RUNS = [
     # a component of a heterogeneous job
     ("--het-group=1 --spare 1", COMPONENTS, HETEROGENEOUS, 0, ["=1 --nodes=2 --nodelist=n1,n2 --ntasks=4 "], ""),
     ("--het-group=0,1", COMPONENTS, HETEROGENEOUS, 2, [], "SLURM_JOB_ID_HET_GROUP_0,1 is not set. Name one"),
-    # inside a step; up to Slurm 25.11 that of salloc's shell alone has a number
-    ("-n3", {}, IN_STEP, 0, ["--overlap ...bind=none"], ""),
-    ("", {}, IN_STEP, 2, [], "the job's 3 tasks are of another step, and a run has 3 nodes. Name its tasks"),
     *(("", {}, {**IN_STEP, "SLURM_STEP_ID": step}, 0, ["--ntasks=3"], "") for step in ("-5", "4294967291")),
 ]
+for row in table(PLAIN_RUNS):
+    steps = row["steps"].split(" & ") if row["steps"] else []
+    RUNS.append((row["line"], {}, JOBS[row["job"]], int(row["status"]), steps, row["message"]))
 
 
 @pytest.mark.parametrize(("line", "files", "env", "status", "steps", "message"), RUNS)
@@ -206,28 +219,27 @@ def test_steps_run_until_one_is_complete_or_too_few_nodes_are_left(cluster, line
 
 # A program's own failure names no node
 
-OF_N2, OF_N1 = "srun: error: n2: tasks 4-7: Killed", "srun: error: n1: tasks 0-3: Terminated"
+#: What srun reports after `srun: error: `, one after the other.
+KILLS = """
+messages                                                                       | failed
+n2: tasks 4-7: Killed; n1: tasks 0-3: Terminated                               | n2
+n2: tasks 4-7: Killed; n3: tasks 8-11: Killed; n1: tasks 0-3: Terminated       | n2
+# of a step that Slurm ends, those that ignore SIGTERM are killed
+n1: task 0: Exited with exit code 1; n1: tasks 0-3: Terminated; n2: tasks 4-7: Killed |
+n1: tasks 0-3: Terminated; n2: tasks 4-7: Killed                               |
+# one task of a node, a lack of memory, a signal to the whole step
+n2: task 4: Killed; n1: tasks 0-3: Terminated; n2: tasks 5-7: Terminated       |
+n2: tasks 4-7: Out Of Memory; n1: tasks 0-3: Terminated                        |
+n[1-2]: tasks 0-7: Killed                                                      |
+# Slurm then kills the tasks of the healthy nodes
+Node failure on n2; n1: tasks 0-3: Killed                                      | n2
+"""
 
 
-@pytest.mark.parametrize(
-    ("lines", "failed"),
-    [
-        ([OF_N2, OF_N1], ["n2"]),
-        ([OF_N2, "srun: error: n3: tasks 8-11: Killed", OF_N1], ["n2"]),
-        # of a step that Slurm ends, those that ignore SIGTERM are killed
-        (["srun: error: n1: task 0: Exited with exit code 1", OF_N1, OF_N2], []),
-        ([OF_N1, OF_N2], []),
-        # one task of a node, a lack of memory, a signal to the whole step
-        (["srun: error: n2: task 4: Killed", OF_N1, "srun: error: n2: tasks 5-7: Terminated"], []),
-        (["srun: error: n2: tasks 4-7: Out Of Memory", OF_N1], []),
-        (["srun: error: n[1-2]: tasks 0-7: Killed"], []),
-        # Slurm then kills the tasks of the healthy nodes
-        (["srun: error: Node failure on n2", "srun: error: n1: tasks 0-3: Killed"], ["n2"]),
-        ([], []),
-    ],
-)
-def test_sruns_messages_name_the_node_that_failed_first(lines, failed):
-    assert list(killed_nodes("\n".join(lines))) == failed
+@pytest.mark.parametrize("row", table(KILLS), ids=row_name)
+def test_sruns_messages_name_the_node_that_failed_first(row):
+    errors = "\n".join(f"srun: error: {message}" for message in row["messages"].split("; "))
+    assert list(killed_nodes(errors)) == row["failed"].split()
 
 
 def test_a_terminal_that_is_gone_does_not_change_the_status(cluster):

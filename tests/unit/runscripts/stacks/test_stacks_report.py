@@ -65,20 +65,3 @@ def test_other_threads_are_shown_if_they_run_code_of_the_user():
     text, _ = report_ranks("job 7", [rank(0, threads=threads)], [])
     assert "    thread writer in hold at log.py:7\n" in text and "pin" not in text
     assert "    thread of process 9 in Images.__getitem__ at data.py:7\n" in text and "process 8" not in text
-
-
-def test_two_launches_of_a_job_are_reported_one_after_the_other():
-    found = [rank(0, size=1), rank(0, IN_NEXT_BATCH, size=1, launch="7.1", step="1")]
-    lines = report_ranks("job 7", found, [])[0].splitlines()
-    assert [line for line in lines if line.startswith("job")] == [f"job 7, step {n}: 1 rank on 1 node" for n in (0, 1)]
-
-
-def test_a_long_stack_is_cut():
-    deep = [["f", "/t.py", number] for number in range(90)]
-    assert "    and 70 more\n" in report_ranks("job 7", [rank(0, deep)], [])[0]
-
-
-def test_control_characters_in_the_name_of_a_file_are_escaped():
-    text, _ = report_ranks("job 7", [rank(0, [["f", "/home/u/a\x1b[2Jb.py", 1]])], [])
-    assert "rank 0 (nid0001) in f at a\\x1b[2Jb.py:1\n" in text
-    assert "\x1b" not in text
