@@ -102,7 +102,8 @@ def find_mount(name, root):
         try:
             if os.stat(process).st_uid == os.getuid() and f"@{name}-" in (read(f"{process}/mounts") or ""):
                 namespaces = open_namespaces(process)
-                is_own = f"@{name}-{os.fstat(namespaces.mount).st_ino} " in read(f"{process}/mounts")
+                mounts = read(f"{process}/mounts") or ""  # none if it has ended
+                is_own = f"@{name}-{os.fstat(namespaces.mount).st_ino} " in mounts
                 if is_own:
                     os.open(f"{process}/root{root}/{MARKER}", os.O_RDONLY)  # OSError if the server has ended
                     return namespaces

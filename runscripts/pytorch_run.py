@@ -298,7 +298,11 @@ class Step:
         self.process = None
         for number in SIGNALS:
             signal.signal(number, self.pass_on)
-        stdout = subprocess.PIPE if silent else None
+        stdout = None
+        if silent:
+            stdout = subprocess.PIPE
+            # otherwise srun keeps a line until its end: that of a progress bar, for hours
+            env = dict(env, SLURM_UNBUFFEREDIO="1")
         self.process = subprocess.Popen(command, env=env, stdout=stdout, stderr=subprocess.PIPE)
         for number in self.received:  # before srun was there
             self.process.send_signal(number)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from testbed import packages
 from testbed.layout import TestbedError
 from testbed.progress import run, step
 from testbed.recipes import LOCK
@@ -38,11 +39,17 @@ def provide_easybuild(layout):
 
 
 def link_python_of_all_users(layout):
-    """Put a Python of the venv recipes that is not in root's home first on the PATH: `eb` refuses any other."""
+    """Put a Python of the venv recipes that is not in root's home first on the PATH: `eb` refuses any other.
+
+    Debian's has no ensurepip without another package.
+    """
     for directory in os.get_exec_path():
         python = Path(directory) / "python3.11"
         if python.exists() and Path.home() not in (*python.parents, *python.resolve().parents):
             layout.link_command(python.name, python)
+            check = subprocess.run([python, "-c", "import ensurepip"], stderr=subprocess.DEVNULL, check=False)
+            if check.returncode:
+                packages.install(layout, ["python3-venv"])
             return
 
 

@@ -66,4 +66,7 @@ def test_recipes_and_profile_of_a_site_stay_outside_the_tree_and_an_upgrade_is_a
     for release in ("1.0", "1.1", "site", "current"):
         path = place / release
         path.unlink() if path.is_symlink() else shutil.rmtree(path)
-    assert testbed.run(f"module use {place}/eb/modules/all; module load PyTorch; echo $NCCL_SOCKET_IFNAME") == "ours0\n"
+    assert (
+        testbed.run(f"module use {place}/eb/modules/all; module load PyTorch/1.0-ours; echo $NCCL_SOCKET_IFNAME")
+        == "ours0\n"
+    )
