@@ -67,6 +67,8 @@ def test_ranks_on_other_nodes_hold_the_port_of_this_address_alone(held, tmp_path
         with pytest.raises(LaunchError, match=r"in use by 90001\.0"):
             hold_port(world, Place("nid001002", port, "7.0"), [str(tmp_path)])
         hold_port(world, Place("nid001004", port, "7.0"), [str(tmp_path)])
+    hold_port(world, Place("nid001002", port, "7.0"), [f"{tmp_path}/.cache/ports"])
+    assert list((tmp_path / ".cache/ports").iterdir())
 
 
 def test_rank_0_finds_a_program_that_listens(tmp_path, first, step):

@@ -169,12 +169,18 @@ def test_a_directory_that_every_user_can_change_is_not_used(disk, monkeypatch, c
     assert on_node() == 0
     assert (disk / "pytorch-stage-1").stat().st_mode & 0o777 == 0o700
     assert on_node() == 1  # as if another user had made it
+    (disk / "pytorch-stage-1").rmdir()
+    assert on_node() == 1 and not list(disk.iterdir())  # the command has ended
     answers = capfd.readouterr().out
     assert "another user has made the directory first" in answers
     source, sink = os.pipe()  # which the other nodes keep open
     os.write(sink, answers.encode())
-    with os.fdopen(source, "rb", 0) as output, pytest.raises(LaunchError, match="another user"):
-        wait_for_nodes(output, 4)
+    with os.fdopen(source, "rb", 0) as output:
+        with pytest.raises(LaunchError, match="another user"):
+            wait_for_nodes(output, 4)
+        monkeypatch.setattr("pytorch_stage.NODES_SECONDS", 0.1)
+        with pytest.raises(LaunchError, match="not all of 4 nodes answered"):
+            wait_for_nodes(output, 4)
     os.close(sink)
 
 
