@@ -146,7 +146,7 @@ def train(options):
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs * len(train_loader))
 
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-    settings = {"epochs": options.epochs, "batch size": options.batch_size, "lr": options.lr}
+    settings = {"epochs": options.epochs, "batch size": options.batch_size, "lr": options.lr, "images": len(train_set)}
     done = 0  # epochs
     if options.modelpath:
         options.modelpath.mkdir(parents=True, exist_ok=True)

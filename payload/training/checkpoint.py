@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from training import TrainingError
 from training.distributed import World, broadcast, fail_together, gather
@@ -98,6 +99,9 @@ class Checkpoints:
 
     def check(self, run: Run) -> None:
         """Raise TrainingError, before the first step, if a checkpoint cannot hold a value of the run, and name it."""
+        with fail_together(self.world):
+            if any(isinstance(module, FullyShardedDataParallel) for module in run.network.modules()):
+                raise TrainingError("network: FullyShardedDataParallel cannot be saved. Use fully_shard in its place")
         with torch.random.fork_rng(devices=[]):  # state_dict() of a data loader draws a number
             self.collect(run)
 
@@ -112,7 +116,7 @@ class Checkpoints:
         path = self.directory / f"epoch-{here.epoch:04}-step-{here.step:06}.pt"
         with fail_together(self.world):
             if values:
-                self.write(path, {**parts, **values}, is_best=here.step == 0 and here.epoch == here.best_epoch)
+                self.write(path, {**parts, **values}, is_best=here.step == 0 and here.epoch == here.best_epoch > 0)
         return str(path)
 
     def write(self, path: Path, state: Mapping, *, is_best: bool) -> None:

@@ -150,7 +150,7 @@ class Metrics:
         others = (str, type(None))
         numbers = {name: number(value, name) for name, value in values.items() if not isinstance(value, others)}
         if self.directory:
-            line = {self.key: epoch, **values, **numbers}
+            line = {**values, **numbers, self.key: epoch}
             for name, value in numbers.items():
                 if not math.isfinite(value):
                     line[name] = None  # JSON has no NaN

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -14,9 +14,6 @@ from training import TrainingError
 from training.distributed import World
 from training.state import check_object
 from training.values import json_settings, number
-
-if TYPE_CHECKING:
-    from training.checkpoint import Checkpoints
 
 
 @dataclass
@@ -94,11 +91,11 @@ class Run:
         if self.best[1] == "min":
             self.position.smaller_is_better = True
 
-    def save(self, checkpoints: Checkpoints | None) -> str | None:
+    def save(self, checkpoints: Any) -> str | None:
         """Write a checkpoint and return its path; without any, do nothing. All ranks end if a weight is not finite."""
         return checkpoints.save(self) if checkpoints else None
 
-    def resume(self, checkpoints: Checkpoints | None) -> str | None:
+    def resume(self, checkpoints: Any) -> str | None:
         """Continue from the newest checkpoint that is undamaged; return its path, None if there is none.
 
         The number of ranks may differ from that of the checkpoint. Raises TrainingError, on one rank, if the

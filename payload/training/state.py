@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,6 @@ from training import TrainingError
 from training.accelerator import module_of
 from training.distributed import fail_together, gather
 from training.values import comparable, decode, dump, encode, number, read_back
-
-if TYPE_CHECKING:
-    from training.run import Run
 
 REMEDY = "choose another directory with --modelpath, or start from scratch with --restart"
 COUNTS = ("epoch", "step", "samples", "loss_sum")  # of a position: the same numbers on all ranks
@@ -49,13 +46,13 @@ def is_trained(subject: object) -> bool:
     return isinstance(subject, (nn.Module, torch.optim.Optimizer))
 
 
-def parts_of(run: Run) -> dict[str, nn.Module | torch.optim.Optimizer]:
+def parts_of(run: Any) -> dict[str, nn.Module | torch.optim.Optimizer]:
     """Return network, optimizer, and the networks and optimizers in ``extra``, by their names in a checkpoint."""
     extra = {f"extra[{name!r}]": subject for name, subject in run.extra.items() if is_trained(subject)}
     return {"model": run.network, "optimizer": run.optimizer, **extra}
 
 
-def own_objects(run: Run) -> dict[str, Any]:
+def own_objects(run: Any) -> dict[str, Any]:
     """Return the objects in ``extra`` of which each rank may have another state."""
     return {name: subject for name, subject in run.extra.items() if not is_trained(subject)}
 
@@ -170,7 +167,7 @@ def position_numbers(position: Any) -> dict[str, int | float]:
     return {name: number(getattr(position, name), f"position.{name}") for name in names}
 
 
-def gather_values(run: Run) -> dict[str, Any] | None:
+def gather_values(run: Any) -> dict[str, Any] | None:
     """Return, on rank 0, everything but the parts of a run as plain values; all ranks call it.
 
     Random states and objects of ``extra`` are those of each rank. Raises TrainingError if a count of the position
@@ -225,7 +222,7 @@ def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_values(path: Path, saved: Mapping[str, Any], run: Run) -> None:
+def check_values(path: Path, saved: Mapping[str, Any], run: Any) -> None:
     """Raise TrainingError if the values in ``path`` are of another run."""
     then = identity({**OLDER, **saved})
     now = identity(vars(run))
@@ -240,7 +237,7 @@ def check_values(path: Path, saved: Mapping[str, Any], run: Run) -> None:
             raise TrainingError(f"{path}: {name} {saved['position'][name]} is beyond the end of this run ({most})")
 
 
-def load_values(saved: Mapping[str, Any], run: Run) -> None:
+def load_values(saved: Mapping[str, Any], run: Any) -> None:
     """Continue a run with its values, after ``check_values``, and after its parts have been loaded."""
     rank, size, device, _ = run.world
     if run.schedule is not None:

@@ -45,7 +45,9 @@ def link_python_of_all_users(layout):
     """
     for directory in os.get_exec_path():
         python = Path(directory) / "python3.11"
-        if python.exists() and Path.home() not in (*python.parents, *python.resolve().parents):
+        parents = {*python.parents, *python.resolve().parents}
+        # nor one of a loaded module
+        if python.exists() and not parents & {Path.home(), layout.root}:
             layout.link_command(python.name, python)
             check = subprocess.run([python, "-c", "import ensurepip"], stderr=subprocess.DEVNULL, check=False)
             if check.returncode:

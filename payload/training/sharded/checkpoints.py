@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.fsdp import FullyShardedDataParallel
 
 from training import TrainingError
 from training.checkpoint import Checkpoints, Run, delete, fitting, read
@@ -81,8 +80,6 @@ class ShardedCheckpoints(Checkpoints):
     def collect(self, run: Run) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return the tensors of a run by part and name, and on rank 0 all other values."""
         with fail_together(self.world):
-            if any(isinstance(module, FullyShardedDataParallel) for module in run.network.modules()):
-                raise TrainingError("network: FullyShardedDataParallel cannot be saved. Use fully_shard in its place")
             tensors, parts = split_parts(run)
         values = gather_values(run)
         if values:
@@ -101,6 +98,7 @@ class ShardedCheckpoints(Checkpoints):
     def save(self, run: Run) -> str:
         """Write a checkpoint and return its path when it is complete; a step that is saved is not written again."""
         self.wait()
+        require_steps(run.position)
         if self.step != run.position.step:
             self.start(run)
             self.wait()
@@ -111,6 +109,7 @@ class ShardedCheckpoints(Checkpoints):
         self.wait()
         if hasattr(run, "settle"):
             run.settle()  # brings its position up to date
+        require_steps(run.position)
         check_weights(run.network.parameters(), self.world)
         tensors, values = self.collect(run)
         path = self.path_after(run.position.step)
@@ -175,3 +174,12 @@ class ShardedCheckpoints(Checkpoints):
         with fail_together(self.world), fitting(path):
             load_run(run, tensors, saved)
         self.step = run.position.step
+
+
+def require_steps(position: Any) -> None:
+    """Raise TrainingError if the steps of a position begin again with each epoch: they name the checkpoints."""
+    if getattr(position, "epoch", 0):
+        raise TrainingError(
+            "position.epoch: sharded checkpoints are named by position.step. Count all steps of the run there, and "
+            "leave position.epoch 0"
+        )
