@@ -16,7 +16,6 @@ from testbed.stand_ins.small_image import write_files
 
 #: The environment of a client: the registry has plain HTTP.
 ENVIRONMENT = {"APPTAINER_NOHTTPS": "1", "SINGULARITY_NOHTTPS": "1"}
-INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
@@ -64,17 +63,17 @@ class Registry:
     def __exit__(self, *_):
         self.stop()
 
-    def add_layers(self, layers, *, environment=(), architecture="amd64"):
+    def add_layers(self, layers, *, environment=()):
         """Add an image with tar files as its layers, moving the files; return the digest of its manifest."""
-        return self._add_manifest(layers, environment, architecture)["digest"]
-
-    def add_index(self, images):
-        """Add images, lists of tar files by their architectures, with an index; return the digest of the index."""
-        manifests = [
-            {**self._add_manifest(layers, (), architecture), "platform": {"architecture": architecture, "os": "linux"}}
-            for architecture, layers in images.items()
-        ]
-        return self._add_json(INDEX, {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})["digest"]
+        descriptors = [self._add(LAYER, layer) for layer in layers]
+        config = {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Env": list(environment), "Cmd": ["/bin/bash"]},
+            "rootfs": {"type": "layers", "diff_ids": [descriptor["digest"] for descriptor in descriptors]},
+        }
+        parts = {"config": self._add_json(CONFIG, config), "layers": descriptors}
+        return self._add_json(MANIFEST, {"schemaVersion": 2, "mediaType": MANIFEST, **parts})["digest"]
 
     def add_sif(self, sif, *, without=()):
         """Add the files of a SIF that ranks need, except some paths, as one layer; return the manifest's digest."""
@@ -84,17 +83,6 @@ class Registry:
         layer = self.directory / "layer.tar"
         write_files(apptainer, sif, layer, without=(*OF_APPTAINER, *without))
         return self.add_layers([layer], environment=[f"PATH={path}"])
-
-    def _add_manifest(self, layers, environment, architecture):
-        descriptors = [self._add(LAYER, layer) for layer in layers]
-        config = {
-            "architecture": architecture,
-            "os": "linux",
-            "config": {"Env": list(environment), "Cmd": ["/bin/bash"]},
-            "rootfs": {"type": "layers", "diff_ids": [descriptor["digest"] for descriptor in descriptors]},
-        }
-        parts = {"config": self._add_json(CONFIG, config), "layers": descriptors}
-        return self._add_json(MANIFEST, {"schemaVersion": 2, "mediaType": MANIFEST, **parts})
 
     def _add_json(self, media_type, content):
         new = self.directory / "new"

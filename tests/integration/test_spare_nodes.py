@@ -78,7 +78,7 @@ def test_a_node_that_slurm_reports_as_down_is_replaced(testbed, cluster, venv, w
     session.wait_for("run 2 on ")
     (work / "continue").touch()
     assert session.end() == 0, session.output()
-    assert "pytorch-run: nid001001 failed: Slurm " in session.output()
+    assert "pytorch-run: nid001001 failed: srun: Node failure" in session.output()
     assert "pytorch-run: run 2 on nid001002,nid001003, 0 spare" in session.output()
     assert session.output().count("a rank has begun") == 4
 
