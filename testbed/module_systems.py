@@ -128,7 +128,8 @@ def download(directory, suite, *packages):
             "Dir::Cache": directory / "cache",
             "APT::Sandbox::User": getpass.getuser(),
         }
-        apt += [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+        for name, value in settings.items():
+            apt += ["-o", f"{name}={value}"]
         run([*apt, "update"])
     run([*apt, "download", *packages], cwd=directory, advice=DEBIAN_ONLY)
     return sorted(directory.glob("*.deb"))

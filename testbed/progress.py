@@ -29,7 +29,8 @@ def step(title):
 
     Prints to standard error, as a shell evaluates the standard output of ``demo --env``.
     """
-    start, verdict = time.monotonic(), "failed"
+    start = time.monotonic()
+    verdict = "failed"
     print(f"  {title} ...", end="", file=sys.stderr, flush=True)
     try:
         yield

@@ -18,7 +18,9 @@ DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd")
 #: Below the kernel's ephemeral ports, above those of the runscripts.
 PORTS = range(30000, 32768)
 #: Limits for what takes seconds, but longer on a busy machine.
-START_SECONDS, RESUME_SECONDS, QUERY_SECONDS = 180, 60, 180
+START_SECONDS = 180
+RESUME_SECONDS = 60
+QUERY_SECONDS = 180
 #: Sockets on the ports of clusters that this process started: they do not listen, and keep other processes away.
 reserved = []
 
@@ -98,7 +100,7 @@ def query(layout, command):
 
 def write_configuration(layout):
     """Write slurm.conf and the nodes' hosts file; create the directories that they name."""
-    of_nodes = [f"{part}/{node}" for part in ("disks", "spool") for node in NODES]
+    of_nodes = [f"disks/{node}" for node in NODES] + [f"spool/{node}" for node in NODES]
     for name in ("etc", "log", "run", "state", "disk", "small-disk", *of_nodes):
         (layout.cluster / name).mkdir(parents=True, exist_ok=True)
     first = free_ports(layout.identity, 1 + len(NODES))
@@ -144,7 +146,9 @@ def free_ports(seed, count):
 
 def start_munge(layout):
     """Start a munge daemon with its own key and socket."""
-    key, runtime, logs = layout.cluster / "etc" / "munge.key", layout.cluster / "run", layout.logs
+    key = layout.cluster / "etc" / "munge.key"
+    runtime = layout.cluster / "run"
+    logs = layout.logs
     key.touch(mode=0o600, exist_ok=False)
     key.write_bytes(os.urandom(128))
     # --force: munge rejects group-writable parent directories; this socket serves one temporary cluster
@@ -167,7 +171,8 @@ def start_node(layout, name):
     if os.geteuid() != 0:
         namespaces += ["--user", "--map-root-user"]
     run([*namespaces, "true"], advice="A node needs these namespaces, which this machine denies; ask an administrator.")
-    node, hosts = Path(__file__).with_name("node"), layout.cluster / "etc" / "hosts"
+    node = Path(__file__).with_name("node")
+    hosts = layout.cluster / "etc" / "hosts"
     command = [*namespaces, "--", node, name, hosts, find_command("slurmd"), layout.slurm_conf]
     command += [os.geteuid(), os.getegid(), sys.executable]
     environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}

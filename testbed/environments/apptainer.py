@@ -75,7 +75,8 @@ def unpack_runtime(layout, packages):
     shutil.rmtree(new, ignore_errors=True)
     for package in packages:
         run(["dpkg-deb", "--extract", package, new])
-    usr, library = new / "usr", new / "libc"
+    usr = new / "usr"
+    library = new / "libc"
     library.mkdir()
     triplet = next(path.parent for path in (usr / "lib").glob("*/libc.so.6"))
     for file in triplet.glob("*.so*"):

@@ -95,6 +95,7 @@ def pip_indexes(tools):
         name, _, value = line.partition("=")
         settings[name.rpartition(".")[2]] = ast.literal_eval(value).split()
     options = ["--no-index"] if settings.get("no-index", ["0"])[0] in ("1", "true", "on", "yes") else []
-    return options + [
-        part for name, option in OPTIONS.items() for word in settings.get(name, []) for part in (option, word)
-    ]
+    for name, option in OPTIONS.items():
+        for word in settings.get(name, []):
+            options += [option, word]
+    return options

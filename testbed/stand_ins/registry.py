@@ -46,7 +46,8 @@ class Registry:
     def __init__(self, directory, *, login=None, complete_blobs=None, cut_when=lambda: True):
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.login, self.complete_blobs, self.cut_when = directory, login, complete_blobs, cut_when
-        self.requested, self.completed = [], []
+        self.requested = []
+        self.completed = []
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.registry = self
         self.address = f"127.0.0.1:{self._server.server_port}"
