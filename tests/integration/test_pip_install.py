@@ -18,7 +18,10 @@ def eb(testbed, tmp_path_factory):
     """A function that runs `eb` of an environment with EasyBuild and the wheel of the tree; returns its output."""
     directory = tmp_path_factory.mktemp("pip")
     environment = directory / "eb"
-    testbed.run(f"{sys.executable} -m venv {environment}")
+    python = testbed.layout.bin / "python3.11"  # `eb` refuses one in root's home
+    if not python.exists():
+        python = sys.executable
+    testbed.run(f"{python} -m venv {environment}")
     locked = TREE / "testbed" / "environments" / "requirements.txt"
     # without PYTHONPATH and EasyBuild's settings of the testbed's shell: as in a login shell
     pip = f"env -u PIP_CONSTRAINT {environment}/bin/pip install --quiet"
