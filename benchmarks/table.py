@@ -62,7 +62,6 @@ UNITS = {
     "seconds": seconds,
     "instructions": lambda value: f"{value / 1e6:.1f} million",
     "calls": "{:,.0f} calls".format,
-    "bytes": lambda value: f"{value / 1e6:.1f} MB",
 }
 
 
