@@ -11,6 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 #: Threads of OpenMP that wait for each other sleep: those of many ranks share two cores here, and would use them up.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+#: Where this is set, print() writes each of its words alone, and the words of two ranks come mixed.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 def pytest_addoption(parser):

@@ -200,7 +200,7 @@ while True:
             raise
         time.sleep(0.1)
 other.sendall(launch.encode())
-print(launch, "met", other.recv(1).decode(), flush=True)
+sys.stdout.write(f"{launch} met {other.recv(1).decode()}\n")
 """
 #: Two launches of one user with one exported port, of which one has a late rank.
 PAIR = """export MASTER_PORT={port} SLURM_KILL_BAD_EXIT={kill}
