@@ -133,11 +133,10 @@ def find_job(env):
     if env.get("FLUX_URI") and not env.get("SLURM_JOB_ID"):
         nodes = int(subprocess.check_output(["flux", "getattr", "size"]))
         return Job(["flux", "exec", "--rank=all"], nodes, dict(env), FLUX_ARCHIVE)
-    if env.get("SLURM_HET_SIZE"):
-        raise LaunchError("not in a heterogeneous job of Slurm", "use the shared file")
-    allocation = slurm_allocation(env, "")
-    start = [*SRUN.split(), *allocation.where, f"--nodes={allocation.nodes}", f"--ntasks={allocation.nodes}"]
-    return Job(start, allocation.nodes, outside_of_jobs(env), f"sbcast {allocation.where[0]} " + '"$1" "$2"')
+    allocation = slurm_allocation(env)
+    nodes = allocation.nodes
+    start = [*SRUN.split(), f"--jobid={allocation.job}", f"--nodes={nodes}", f"--ntasks={nodes}"]
+    return Job(start, nodes, outside_of_jobs(env), f"sbcast --jobid={allocation.job} " + '"$1" "$2"')
 
 
 def stage(files):

@@ -5,7 +5,6 @@ import os
 
 from pytorch_launch import LaunchError, Record, is_number
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.launchers.single import CLOUDS, OF_TORCHRUN
 from pytorch_launch.openmp import openmp_binding
 from pytorch_launch.plan import NO_DUMPS, THREADS
 from pytorch_launch.world import AGENT, FABRIC_NAME, LAUNCH_ID
@@ -65,12 +64,6 @@ def _options_before_script(arguments):
             options[name] = value
     return options
 
-
-def known_marks(options):
-    """Beginnings of the variables of clouds that this command may have: all if its user says where nodes meet."""
-    if options.names_a_place or options.standalone is not None:
-        return CLOUDS
-    return (OF_TORCHRUN,)
 
 
 def make_agent_plan(env, plan, given):

@@ -7,11 +7,8 @@ from pytorch_launch.launchers.inherited import SUBMIT, is_inherited, is_of_anoth
 from pytorch_launch.world import LAUNCH_ID, OF_TORCH
 
 
-def discover(env, hostname, known=()):
-    """The World of the process with environment `env` on `hostname`. Raises LaunchError.
-
-    Variables of a cloud that begin with one of `known` do not matter, as what this process becomes reads them.
-    """
+def discover(env, hostname):
+    """The World of the process with environment `env` on `hostname`. Raises LaunchError."""
     inherited = _of_another_step(env)
     for launcher in LAUNCHERS:
         if not env.get(launcher.sign):
@@ -22,7 +19,7 @@ def discover(env, hostname, known=()):
         world = _ask(launcher, env, hostname, inherited)
         if world is not None:
             return world
-    return _function(ALONE)(env, hostname, inherited, known)
+    return _function(ALONE)(env, hostname, inherited)
 
 
 def _of_another_step(env):

@@ -131,7 +131,7 @@ def test_any_files_are_staged_with_spaces_in_their_names(shell, tmp_path):
         ("pytorch-stage", {"SIFPYTORCH": ""}, "no image or packed venv to stage"),
         ("pytorch-stage --wrong", {}, "/--wrong: No such file"),
         ("pytorch-stage", {"SLURM_JOB_ID": ""}, "not in an allocation of Slurm"),
-        ("pytorch-stage", {"SLURM_HET_SIZE": "2"}, "not in a heterogeneous job of Slurm. Use the shared file"),
+        ("pytorch-stage", {"SLURM_HET_SIZE": "2"}, "job 7 is heterogeneous. "),
         ("touch x.sif; pytorch-stage x.sif root/x.sif", {}, "/root/x.sif. Stage them one after the other"),
         ("pytorch-stage", {"PYTORCH_LAUNCH_STAGE_DIR": "/absent"}, "/absent: No such file or directory. Set PYTORCH_L"),
         (

@@ -10,7 +10,6 @@ from programs import program
 from pytorch_run import killed_nodes, parse
 from tables import name as row_name
 from tables import table
-from variables import variables
 
 
 def test_own_options_and_those_of_srun_may_be_mixed():
@@ -67,6 +66,8 @@ case "$*" in
 *) source "./step-$(grep -c -v -e pytorch-doctor -e '^$' calls)" ;;
 esac
 """
+#: Without rows for pytorch-stacks.
+SQUEUE = "[[ $* = *%i* ]] || cat jobs"
 ENV = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "3", "SLURM_JOB_NUM_NODES": "3"}
 LAUNCHER = "conda-python-distributed train.py"
 
@@ -76,7 +77,7 @@ class Cluster:
 
     def __init__(self, directory, command):
         self.directory, self.command = directory, command
-        for name, text in {"srun": SRUN, "squeue": "cat jobs", "sinfo": "cat nodes"}.items():
+        for name, text in {"srun": SRUN, "squeue": SQUEUE, "sinfo": "cat nodes"}.items():
             program(directory / name, text, "/bin/bash")
         self.write(alive="n1 n2 n3", dead="", jobs="7|RUNNING|n[1-3]", nodes="n1|mixed|none", calls="")
         self.write(step_1="exit 0", step_2="exit 0")
@@ -123,12 +124,7 @@ WARNING = GPU.replace("FAIL", "WARN")
 NO_GPUS = {"fails_n1": GPU, "fails_n3": GPU}
 FULL = f'{GPU}, {{"check": "disk", "verdict": "FAIL", "finding": "No space left on device"}}'
 OF_CHECKS = "all nodes: pytorch-doctor: gpu: none...n2 failed: pytorch-doctor: disk: No space left on device"
-HETEROGENEOUS = variables(
-    "SLURM_JOB_ID=7 SLURM_HET_SIZE=2 SLURM_NTASKS=4 SLURM_JOB_ID_HET_GROUP_0=7 SLURM_NTASKS_HET_GROUP_0=1 "
-    "SLURM_JOB_NUM_NODES_HET_GROUP_0=1 SLURM_JOB_ID_HET_GROUP_1=8 SLURM_NTASKS_HET_GROUP_1=6 "
-    "SLURM_JOB_NUM_NODES_HET_GROUP_1=3"
-)
-COMPONENTS = {"jobs": "7|RUNNING|n4\n8|RUNNING|n[1-3]"}
+
 IN_STEP = {**ENV, "SLURM_STEP_ID": "0", "SLURM_CPU_BIND": "mask_cpu:0x1"}
 FIVE, TWELVE = ({**ENV, "SLURM_NTASKS": tasks} for tasks in ("5", "12"))
 BOTH = ["n1,n2", "n1,n3"]
@@ -195,9 +191,7 @@ RUNS = [
     # a check that fails on one node is its fault, and one that fails on all, or warns, is not
     ("--spare 1", {"alive": "n1 n2 n3", "fails_n1": WARNING}, ENV, 0, ["--nodelist=n1,n2 "], ""),
     ("--spare 1", {"alive": "n1 n2 n3", **NO_GPUS, "fails_n2": FULL}, ENV, 0, ["--nodelist=n1,n3 "], OF_CHECKS),
-    # a component of a heterogeneous job
-    ("--het-group=1 --spare 1", COMPONENTS, HETEROGENEOUS, 0, ["=1 --nodes=2 --nodelist=n1,n2 --ntasks=4 "], ""),
-    ("--het-group=0,1", COMPONENTS, HETEROGENEOUS, 2, [], "SLURM_JOB_ID_HET_GROUP_0,1 is not set. Name one"),
+    ("", {}, {**ENV, "SLURM_HET_SIZE": "2"}, 2, [], "job 7 is heterogeneous"),
     *(("", {}, {**IN_STEP, "SLURM_STEP_ID": step}, 0, ["--ntasks=3"], "") for step in ("-5", "4294967291")),
 ]
 for row in table(PLAIN_RUNS):
