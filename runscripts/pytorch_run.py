@@ -69,9 +69,8 @@ ERROR_BYTES = 1 << 20
 AT_ONCE = 16
 #: States of a node that runs no jobs (sinfo(1), "NODE STATE CODES"), as their first letters, or not responding.
 BAD = re.compile(r"down|fail|error|unknown|power|reboot|future|\S*\*")
-#: What srun prints about a node that Slurm lost; and about the end of tasks.
+#: What srun prints about a node that Slurm lost.
 NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
-TASKS = re.compile(r"^srun: error: ([^\s:]+): tasks? [\d,-]+: (.+)", re.MULTILINE)
 #: Options of srun(1) without a value behind a blank.
 FLAGS = re.compile(
     r"-[EHIKOQZklsuvX]*([^-\dEHIKOQZklsuvX].+|\d*)$|--.*=|--(bcast|compress|contiguous|disable-status|exact|exclusive|"
@@ -262,8 +261,7 @@ class Run:
 
     def find_end(self, attempt, nodes, ended, lost):
         """Why a step that failed is not repeated, None if it is; nodes that failed are left out."""
-        if not ended.was_silent:
-            self.leave_out(killed_nodes(ended.errors))
+        self.leave_out(failed_nodes(ended.errors))
         self.leave_out(lost)
         if not self.shortage():
             try:
@@ -404,23 +402,12 @@ def lost_nodes(nodes, in_job, drained):
     return failed
 
 
-def killed_nodes(errors):
-    """The nodes that srun reports as failed in its `errors`, each with the reason.
-
-    The end of all tasks of a node by SIGKILL is the node's failure if srun reports it first, and then that it has
-    terminated the tasks of other nodes. Tasks that an exit status ended first are the program's failure.
-    """
-    lost = NODE_FAILURE.findall(errors)
-    if lost:
-        return dict.fromkeys(hosts(",".join(lost)), "srun: Node failure")
-    ends = [(hosts(nodes), end) for nodes, end in TASKS.findall(errors)]
-    by_node = {}
-    for nodes, end in ends:
-        for node in nodes:
-            by_node.setdefault(node, set()).add(end)
-    if not ends or ends[0][1] != "Killed" or {"Terminated"} not in by_node.values():
-        return {}
-    return {node: "srun: its tasks were killed" for node in ends[0][0] if by_node[node] == {"Killed"}}
+def failed_nodes(errors):
+    """The nodes that srun reports as failed in its `errors`, each with the reason."""
+    found = {}
+    for nodes in NODE_FAILURE.findall(errors):
+        found.update(dict.fromkeys(hosts(nodes), "srun: Node failure"))
+    return found
 
 
 def check_nodes(nodes, job):

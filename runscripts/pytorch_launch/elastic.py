@@ -65,7 +65,6 @@ def _options_before_script(arguments):
     return options
 
 
-
 def make_agent_plan(env, plan, given):
     """The Plan of the agent of torchrun on one node, and its arguments for Python. Raises LaunchError.
 
@@ -143,10 +142,6 @@ def _check_values(given):
     nodes = given.nnodes or "1"
     if not all(map(is_number, nodes.split(":"))):
         raise LaunchError(f"--nnodes={nodes} is not a number of nodes, or a range such as 1:4", "correct it")
-    endpoint = given.rdzv_endpoint or ""
-    _, has_port, port = endpoint.rpartition(":")
-    if has_port and not is_number(port) and not port.endswith("]"):
-        raise LaunchError(f"--rdzv-endpoint={endpoint} is not HOST:PORT", "correct it")
 
 
 def _check_nodes(given, world):

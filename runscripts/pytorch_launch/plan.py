@@ -118,6 +118,8 @@ def _choose_directories(env, world, node):
     except LaunchError as error:
         error.rank = world.local_rank  # the first rank of each node reports it
         raise
+
+
 def _choose_meeting(env, world, node):
     place = choose_place(env, world, node)
     warnings = check_exported_address(env, world)
@@ -194,14 +196,9 @@ def conditional(env, world):
     for prefix in prefixes:
         for name in env:
             own = name[len(prefix) :]
-            if name.startswith(prefix) and own not in env and _is_name(own):
+            if name.startswith(prefix) and own.isidentifier() and own not in env:
                 found[own] = env[name]
     return found
-
-
-def _is_name(text):
-    """Whether a shell can have a variable of this name; env(1) can set others (str.isascii came with Python 3.7)."""
-    return text.isidentifier() and len(text.encode()) == len(text)
 
 
 def idle_allocation(world, starts_all_of_node):

@@ -4,7 +4,6 @@
 import os
 import tempfile
 
-
 from pytorch_doctor import fail, ok, warn
 
 SCARCE = 1000000000  # bytes: torch.compile of a large model can fill that

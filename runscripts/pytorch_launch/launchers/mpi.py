@@ -17,7 +17,6 @@ COMMANDS = ("mpirun", "mpiexec", "orterun", "prterun")
 OF_BINDING = ("OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_rmaps_base_mapping_policy")
 
 
-
 def open_mpi(env, hostname):
     """Open MPI 4 and 5 ("Environment variables set for MPI applications")."""
     names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]

@@ -32,10 +32,6 @@ HETEROGENEOUS = variables(
 )
 
 
-def test_each_component_reserves_ports_for_itself():
-    assert discover({**HETEROGENEOUS, "SLURM_STEP_RESV_PORTS": "12000-12003"}, "vm").reserved_port is None
-
-
 @pytest.mark.parametrize(
     ("changes", "first"),
     [

@@ -108,18 +108,14 @@ def test_an_image_with_another_bit_is_not_used_and_the_variables_stay(shell, ima
     assert output == ["status 1", str(image)]
     assert f"on {os.uname().nodename} does not have the recorded SHA-256" in message
     wait_until_empty(disk)
-    assert shell("pytorch-stage --print")[::2] == ([], 1)
 
 
 def test_any_files_are_staged_with_spaces_in_their_names(shell, tmp_path):
     (tmp_path / "a file.tar").write_text("a")
     (tmp_path / "b").write_text("b")
-    script = (
-        'source <(pytorch-stage "a file.tar" b); cd "$PYTORCH_STAGED"; printf "%s\\n" *; pytorch-stage --print ../../b'
-    )
+    script = 'source <(pytorch-stage "a file.tar" b); cd "$PYTORCH_STAGED"; printf "%s\\n" *'
     output, message, _ = shell(f"{script}; cd - >/dev/null; kill $(cat started)")
-    assert output[:2] == ["a file.tar", "b"], message
-    assert re.search(r"/pytorch-stage-\w+/b$", output[2])
+    assert output == ["a file.tar", "b"], message
 
 
 @pytest.mark.parametrize(
@@ -132,7 +128,7 @@ def test_any_files_are_staged_with_spaces_in_their_names(shell, tmp_path):
         ("pytorch-stage --wrong", {}, "/--wrong: No such file"),
         ("pytorch-stage", {"SLURM_JOB_ID": ""}, "not in an allocation of Slurm"),
         ("pytorch-stage", {"SLURM_HET_SIZE": "2"}, "job 7 is heterogeneous. "),
-        ("touch x.sif; pytorch-stage x.sif root/x.sif", {}, "/root/x.sif. Stage them one after the other"),
+        ("touch x.sif; pytorch-stage x.sif root/x.sif", {}, "the copy failed"),
         ("pytorch-stage", {"PYTORCH_LAUNCH_STAGE_DIR": "/absent"}, "/absent: No such file or directory. Set PYTORCH_L"),
         (
             "pytorch-stage",

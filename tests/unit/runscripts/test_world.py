@@ -76,10 +76,6 @@ step          | SLURM_STEP_NODELIST=nid[001-004] SLURM_STEP_TASKS_PER_NODE=2(x3)
 step          | SLURM_STEP_NODELIST=nid[001-004] SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=7 SLURM_LOCALID=0 SLURM_NODEID=3 SLURMD_NODENAME=nid004 | 3/7 0/1 3 |
 step          | SLURM_CPUS_PER_TASK=4                                        | 3/4 1/2 1 | node_cpus=8; cpus_per_task=4
 step          | -SLURM_CPUS_ON_NODE                                          | 3/4 1/2 1 | node_cpus=None; cpus_per_task=None
-step          | SLURM_STEP_RESV_PORTS=12000-12003                            | 3/4 1/2 1 | reserved_port=12000
-step          | SLURM_STEP_RESV_PORTS=12000,12005                            | 3/4 1/2 1 | reserved_port=12000
-step          | SLURM_STEP_RESV_PORTS=65536                                  | 3/4 1/2 1 | reserved_port=None
-step          | SLURM_STEP_RESV_PORTS=(null)                                 | 3/4 1/2 1 | reserved_port=None
 # GPUs that Slurm reports, to ranks of mpirun as well
 step          | SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=2,3                     | 3/4 1/2 1 | node_gpus=4; step_gpus=[2, 3]
 mpi           | SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=gpu                     | 3/4 1/2 1 | node_gpus=4; step_gpus=None
@@ -162,11 +158,7 @@ torchrun      | RANK=8                                                       | R
 # variables of two steps
 step          | SLURM_NTASKS=2                                               | SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4...Submit the job from a shell without
 step          | SLURMD_NODENAME=nid001001                                    | SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid[001002-
-step          | SLURM_GTIDS=0,1                                              | SLURM_PROCID=3 is not number SLURM_LOCALID=1 in SLURM_GTIDS=0,1...Submit the job
-step          | SLURM_GTIDS=2,3 SLURM_LOCALID=0                              | SLURM_PROCID=3 is not number SLURM_LOCALID=0 in
 step          | SLURM_STEP_NODELIST=nid[001002-001004]                       | nid[001002-001004] has more nodes than SLURM_STEP_TASKS
-step | SLURM_NODEID=0 SLURM_GTIDS=2,3 | SLURM_NODEID=0 of nid001003 does not follow from SLURM_GTIDS=2,3
-step          | SLURM_GTIDS=2,3,4                                            | in SLURM_GTIDS=2,3,4, of SLURM_STEP_TASKS_PER_NODE=2(x2)
 # launchers with fewer ranks than the step has tasks were started outside of it
 step torchrun | RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 WORLD_SIZE=1          | WORLD_SIZE=1, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC
 step mpi      | SLURM_STEP_NUM_TASKS=8 SLURM_STEP_NUM_NODES=2                | WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8. Unset ...OMPI_COMM_WORLD_RANK

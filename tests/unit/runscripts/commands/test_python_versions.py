@@ -81,11 +81,10 @@ def test_the_doctor_runs_its_checks(run_unchecked, interpreter, runscripts, in_s
 
 
 def test_commands_of_a_job_name_what_is_missing_outside_one(run_unchecked, interpreter, runscripts, in_step):
-    """They read their command line, the environment and the processes of the node."""
     program = [str(interpreter / "python3"), "-I", "-S", str(runscripts / "pytorch_command.py")]
     for command, message in (
         ("pytorch-run -- hostname", "pytorch-run: not in an allocation of Slurm"),
-        ("pytorch-stacks --here --of 99", "pytorch-stacks: no rank found"),
+        ("pytorch-stacks", "pytorch-stacks: no job"),
         ("pytorch-stage", "pytorch-stage: no image or packed venv to stage"),
     ):
         done = run_unchecked(*program, *command.split(), env=without_step(in_step))

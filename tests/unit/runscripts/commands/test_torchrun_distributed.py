@@ -73,9 +73,7 @@ def test_nodes_that_do_not_know_each_other_meet_where_the_user_says(run, agent):
     assert " ".join(arguments) == f"{ours} {options} train.py"
 
 
-@pytest.mark.parametrize(
-    "options", ["--nproc-per-node=x", "--nproc-per-node -2", "--nnodes=two", "--rdzv-endpoint=first:port"]
-)
+@pytest.mark.parametrize("options", ["--nproc-per-node=x", "--nproc-per-node -2", "--nnodes=two"])
 def test_a_value_that_torchrun_cannot_read_is_one_line(run_unchecked, agent, options):
     done = run_unchecked("torchrun-distributed", *options.split(), "train.py", env=agent)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from programs import program
-from pytorch_run import killed_nodes, parse
+from pytorch_run import failed_nodes, parse
 from tables import name as row_name
 from tables import table
 
@@ -113,7 +113,7 @@ def cluster(tmp_path, runscripts):
 REMOVED, DOWN = "echo '7|RUNNING|n[1,3]' >jobs", "echo 'n2|down*|Not responding' >nodes"
 REPORTS = "echo 'n2|{}|x' >nodes; exit 0".format
 DRAINED = {"nodes": "n1|draining|update", "step_1": "echo 'n2|draining|GPU 3' >>nodes; exit 1"}
-KILLED = "srun: error: n2: tasks 2-3: Killed\nsrun: error: n1: tasks 0-1: Terminated"
+KILLED = "srun: error: Node failure on n2\nsrun: error: n1: tasks 0-1: Killed"
 TWO_FAIL = {"step_1": "echo n2 n3 >alive; exit 1", "step_2": "echo n3 >alive; exit 1"}
 LEFT = "exited with status 137. No spare node is left: 2 of the 3 nodes that it needs, as n2 failed"
 ENDED = "job 7 has ended, or Slurm does not answer. "
@@ -172,7 +172,7 @@ RUNS = [
     # messages of srun and of the program are passed on
     (
         *("--spare 1", {"step_1": f"echo '{KILLED}' >&2; printf 'no newline' >&2; exit 137"}, ENV, 0, BOTH),
-        f"{KILLED}...no newlinepytorch-run: n2 failed: srun: its tasks were killed",
+        f"{KILLED}...no newlinepytorch-run: n2 failed: srun: Node failure",
     ),
     # the status of the last step, and a reason
     ("--spare 1", {"step_1": "exit 3"}, ENV, 3, [""], "run 1 exited with status 3, and no node failed: not repeated"),
@@ -211,29 +211,11 @@ def test_steps_run_until_one_is_complete_or_too_few_nodes_are_left(cluster, line
     assert {*cluster.directory.iterdir()} == before, "files are left"
 
 
-# A program's own failure names no node
-
-#: What srun reports after `srun: error: `, one after the other.
-KILLS = """
-messages                                                                       | failed
-n2: tasks 4-7: Killed; n1: tasks 0-3: Terminated                               | n2
-n2: tasks 4-7: Killed; n3: tasks 8-11: Killed; n1: tasks 0-3: Terminated       | n2
-# of a step that Slurm ends, those that ignore SIGTERM are killed
-n1: task 0: Exited with exit code 1; n1: tasks 0-3: Terminated; n2: tasks 4-7: Killed |
-n1: tasks 0-3: Terminated; n2: tasks 4-7: Killed                               |
-# one task of a node, a lack of memory, a signal to the whole step
-n2: task 4: Killed; n1: tasks 0-3: Terminated; n2: tasks 5-7: Terminated       |
-n2: tasks 4-7: Out Of Memory; n1: tasks 0-3: Terminated                        |
-n[1-2]: tasks 0-7: Killed                                                      |
-# Slurm then kills the tasks of the healthy nodes
-Node failure on n2; n1: tasks 0-3: Killed                                      | n2
-"""
-
-
-@pytest.mark.parametrize("row", table(KILLS), ids=row_name)
-def test_sruns_messages_name_the_node_that_failed_first(row):
-    errors = "\n".join(f"srun: error: {message}" for message in row["messages"].split("; "))
-    assert list(killed_nodes(errors)) == row["failed"].split()
+def test_sruns_messages_name_the_nodes_that_failed():
+    killed = "srun: error: n1: tasks 0-3: Killed\n"
+    errors = f"srun: error: Node failure on n2\nsrun: error: Node failure on n[4-5]\n{killed}"
+    assert list(failed_nodes(errors)) == ["n2", "n4", "n5"]
+    assert not failed_nodes(killed)
 
 
 def test_a_terminal_that_is_gone_does_not_change_the_status(cluster):
