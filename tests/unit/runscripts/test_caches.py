@@ -80,7 +80,7 @@ def test_a_cache_that_the_user_placed_stays_and_gets_no_directory(tmp_path, env)
 
 
 def test_if_the_user_placed_all_no_directory_is_examined():
-    chosen = choose_caches({"TMPDIR": "/absent", **dict.fromkeys(SUBDIRECTORIES, "/mine")}, UID, KEY)
+    chosen = choose_caches(dict.fromkeys(SUBDIRECTORIES, "/mine"), UID, KEY)
     assert make_caches(chosen) == chosen and (chosen.directory, chosen.variables) == (None, {})
 
 

@@ -8,7 +8,7 @@ from pytorch_launch import LaunchError
 from pytorch_launch.launchers.discovery import discover
 from pytorch_launch.ports import LOWEST_PORT, SPAN, free_port, is_free
 from pytorch_launch.rendezvous import STEPS, check_exported_address, choose_place, file_name, identify, step_number
-from variables import MPIRUN, RANK_0, variables
+from variables import MPIRUN, RANK_0, changed, variables
 
 ONE_TASK = variables(
     "SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NODELIST=nid001003 "
@@ -177,7 +177,7 @@ def test_another_node_of_the_job_is_a_warning_of_rank_0_and_every_other_name_is_
 
 def test_an_address_that_each_task_computes_for_its_own_node_is_an_error(step):
     """`export MASTER_ADDR=$(hostname)` in each task: those on the node of rank 0 have the right one."""
-    tasks = {0: RANK_0, 1: {**RANK_0, **variables("SLURM_PROCID=1 SLURM_LOCALID=1")}, 2: {}, 3: {}}
+    tasks = {0: RANK_0, 1: changed(RANK_0, "SLURM_PROCID=1 SLURM_LOCALID=1"), 2: {}, 3: {}}
     tasks[2] = variables("SLURM_PROCID=2 SLURM_LOCALID=0")
     for rank, values in tasks.items():
         env = {**step, **values}
@@ -207,6 +207,6 @@ TORCHRUN = variables(
 )
 def test_files_of_a_launch_have_its_name(step, mpirun, environment, changes, name):
     env = {"step": step, "torchrun": TORCHRUN, "mpirun": mpirun}[environment]
-    env = {**env, **variables(changes)}
+    env = changed(env, changes)
     world = discover(env, "vm")
     assert file_name(world, choose_place(env, world, started_by(1))) == name

@@ -5,7 +5,7 @@ from pytorch_launch import LaunchError
 from pytorch_launch.launchers import inherited, is_first_task_of_node
 from pytorch_launch.launchers.discovery import discover
 from tables import name, table
-from variables import BATCH_SCRIPT, MPIRUN, STEP, variables
+from variables import BATCH_SCRIPT, MPIRUN, STEP, changed, variables
 
 ENVIRONMENTS = {
     "step": STEP,
@@ -276,7 +276,7 @@ def test_without_a_job_mpich_gives_its_ranks_no_number():
 def test_every_command_knows_the_first_task_of_a_node(names, first_task):
     env = {name: value for each in names.split() for name, value in ENVIRONMENTS[each].items()}
     assert not is_first_task_of_node(env)
-    assert is_first_task_of_node({**env, **variables(first_task)})
+    assert is_first_task_of_node(changed(env, first_task))
     assert is_first_task_of_node({})
 
 

@@ -40,8 +40,15 @@ def test_a_rank_runs_the_python_of_the_environment(run, environment, step, call)
 def test_all_commands_are_there_and_no_torchrun_in_place_of_torchs(run, environment):
     commands = sorted(path.name for path in (environment / "bin").iterdir() if "python3" not in path.name)
     assert [name for name in commands if not name.lower().startswith("activate")] == [
-        *("conda-python-distributed", "conda-python-simple", "ddp-env", "get-master", "list-packages", "python"),
-        *("pytorch-run", "pytorch-stacks", "torchrun-distributed"),
+        "conda-python-distributed",
+        "conda-python-simple",
+        "ddp-env",
+        "get-master",
+        "list-packages",
+        "python",
+        "pytorch-run",
+        "pytorch-stacks",
+        "torchrun-distributed",
     ]
     for name in ("conda-python-distributed", "ddp-env", "get-master", "list-packages", "pytorch-run", "pytorch-stacks"):
         assert run(str(environment / "bin" / name), "--help").lower().startswith("usage: ")

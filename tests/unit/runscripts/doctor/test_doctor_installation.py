@@ -37,7 +37,7 @@ def test_a_module_without_an_image_is_a_venv(installation, block, variable, is_v
     ],
 )
 def test_what_is_missing_of_a_module_is_named(installation, loaded, verdict, finding):
-    found = checks.check_module(Context({**installation(), "LOADEDMODULES": loaded}))
+    found = checks.check_module(Context(dict(installation(), LOADEDMODULES=loaded)))
     assert found.verdict == verdict and finding in found.finding
 
 
