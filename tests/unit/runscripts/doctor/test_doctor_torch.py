@@ -11,8 +11,11 @@ import pytest
 from pytorch_doctor import FAIL, OK, WARN
 from pytorch_doctor.checks import installation as checks
 from pytorch_doctor.probe import PROBE
+from tables import name, table
 
-ENV, BASE, MINE = "/home/u/env", "/home/u/base", "your own, in {}, hides the module's"
+ENV = "/home/u/env"
+BASE = "/home/u/base"
+MINE = "your own, in {}, hides the module's"
 #: What torch reports; then verdict, message, remedy.
 TORCHES = [
     ({"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's", "move it"),
@@ -106,24 +109,26 @@ def test_every_gpu_computes_and_the_one_that_does_not_is_named(tmp_path, setting
     assert facts["devices"] == [f"GPU {index}" for index in range(setting["gpus"])]
 
 
-@pytest.mark.parametrize(
-    ("version", "env", "files", "plugin"),
-    [
-        ("cuda", {}, ["nccl-net.so"], "libnccl-net.so"),
-        ("cuda", {}, ["rccl-net.so", "nccl-net-ofi.so"], None),
-        ("hip", {}, ["rccl-net.so"], "librccl-net.so"),
-        ("hip", {}, ["nccl-net.so"], "libnccl-net.so"),
-        ("cuda", {"NCCL_NET_PLUGIN": "ofi"}, ["nccl-net-ofi.so"], "libnccl-net-ofi.so"),
-        ("cuda", {"NCCL_NET_PLUGIN": "ofi"}, ["nccl-net.so"], None),
-        ("cuda", {"NCCL_NET_PLUGIN": "none"}, ["nccl-net.so"], None),
-    ],
-)
-def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(tmp_path, version, env, files, plugin):
+PLUGINS = """
+torch | NCCL_NET_PLUGIN | files                      | plugin
+cuda  |                 | nccl-net.so                | libnccl-net.so
+cuda  |                 | rccl-net.so nccl-net-ofi.so | None
+hip   |                 | rccl-net.so                | librccl-net.so
+hip   |                 | nccl-net.so                | libnccl-net.so
+cuda  | ofi             | nccl-net-ofi.so            | libnccl-net-ofi.so
+cuda  | ofi             | nccl-net.so                | None
+cuda  | none            | nccl-net.so                | None
+"""
+
+
+@pytest.mark.parametrize("row", table(PLUGINS), ids=name)
+def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(tmp_path, row):
     (library,) = Path(ctypes.util.__file__).parents[1].glob("lib-dynload/_ctypes.*.so")
-    for name in files:
-        shutil.copy(library, tmp_path / f"lib{name}")
-    facts = probe(tmp_path, {"LD_LIBRARY_PATH": str(tmp_path), **env}, gpus=1, **{version: "7.0"})
-    assert facts["plugin"] == plugin
+    for file in row["files"].split():
+        shutil.copy(library, tmp_path / f"lib{file}")
+    env = {"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": row["NCCL_NET_PLUGIN"]}
+    facts = probe(tmp_path, env, gpus=1, **{row["torch"]: "7.0"})
+    assert str(facts["plugin"]) == row["plugin"]
 
 
 def test_the_probe_names_the_environment_that_torch_is_in(tmp_path):
