@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 from programs import program
 from pytorch_stage import find_fault, on_node
+from tables import name as row_name
+from tables import table
+from variables import variables
 
 pytestmark = pytest.mark.early
 
-MEMORY = "/dev/shm"  # noqa: S108
-SHA = "0123456789abcdef" * 4
-RECORD = {"sha256": SHA}
-IMAGE = {"SIFPYTORCH": "{root}/site/x.sif"}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "FLUX_URI": ""}
 FLUX = {"SLURM_JOB_ID": "", "FLUX_URI": "local:///run/flux"}
 
@@ -117,40 +116,33 @@ def test_any_files_are_staged_with_spaces_in_their_names(shell, tmp_path):
     assert output == ["a file.tar", "b"], message
 
 
-@pytest.mark.parametrize(
-    ("script", "variables", "message"),
-    [
-        ("pytorch-stage absent", {}, "/absent: No such file or directory. Check the path, and see --help"),
-        ("pytorch-stage .", {}, "Is a directory"),
-        ("rm root/provenance/image.json; pytorch-stage", {}, "image.json (["),
-        ("pytorch-stage", {"SIFPYTORCH": ""}, "no image or packed venv to stage"),
-        ("pytorch-stage --wrong", {}, "/--wrong: No such file"),
-        ("pytorch-stage", {"SLURM_JOB_ID": ""}, "not in an allocation of Slurm"),
-        ("pytorch-stage", {"SLURM_HET_SIZE": "2"}, "job 7 is heterogeneous. "),
-        ("touch x.sif; pytorch-stage x.sif root/x.sif", {}, "the copy failed"),
-        ("pytorch-stage", {"PYTORCH_LAUNCH_STAGE_DIR": "/absent"}, "/absent: No such file or directory. Set PYTORCH_L"),
-        (
-            "pytorch-stage",
-            {"PYTORCH_LAUNCH_STAGE_DIR": "", "TMPDIR": "/proc"},
-            "it is on proc, and not on a disk of the node",
-        ),
-        ("pytorch-stage", {"PYTORCH_LAUNCH_STAGE_DIR": "", "TMPDIR": MEMORY}, "it is on tmpfs, and not on a disk"),
-        (
-            "sed -i '2s/.*/echo broken; exit 1/' bin/srun; pytorch-stage",
-            {},
-            "pytorch-stage: broken. Set PYTORCH_LAUNCH_STAGE_DIR",
-        ),
-        (
-            "sed -i '2s/.*/echo full >\\&2; exit 1/' bin/sbcast; pytorch-stage",
-            {},
-            "full\npytorch-stage: the copy failed. Set PYTORCH",
-        ),
-    ],
-)
-def test_an_error_has_what_to_do_and_leaves_nothing(shell, disk, script, variables, message):
-    output, said, status = shell(script, **variables)
+#: Breaks a command of Slurm: it prints a text, and fails.
+BROKEN = "sed -i '2s/.*/echo {} >\\&{}; exit 1/' bin/{}".format
+SCRIPTS = {"broken srun": BROKEN("broken", 1, "srun"), "full disk": BROKEN("full", 2, "sbcast")}
+ERRORS = """
+before      | arguments        | variables                     | message
+            | absent           |                               | /absent: No such file or directory. Check the path
+            | .                |                               | Is a directory
+            | --wrong          |                               | /--wrong: No such file
+touch x.sif | x.sif root/x.sif |                               | the copy failed
+rm root/provenance/image.json | |                              | image.json ([
+            |                  | SIFPYTORCH=                   | no image or packed venv to stage
+            |                  | SLURM_JOB_ID=                 | not in an allocation of Slurm
+            |                  | SLURM_HET_SIZE=2              | job 7 is heterogeneous
+            |                  | PYTORCH_LAUNCH_STAGE_DIR=/absent | /absent: No such file or directory. Set PYTORCH
+            |                  | PYTORCH_LAUNCH_STAGE_DIR= TMPDIR=/proc | on proc, and not on a disk of the node
+            |                  | PYTORCH_LAUNCH_STAGE_DIR= TMPDIR=/dev/shm | on tmpfs, and not on a disk of the node
+broken srun |                  |                               | pytorch-stage: broken. Set PYTORCH_LAUNCH_STAGE_DIR
+full disk   |                  |                               | pytorch-stage: the copy failed. Set PYTORCH
+"""
+
+
+@pytest.mark.parametrize("row", table(ERRORS), ids=row_name)
+def test_an_error_has_what_to_do_and_leaves_nothing(shell, disk, row):
+    before = SCRIPTS.get(row["before"], row["before"] or "true")
+    output, said, status = shell(f"{before}; pytorch-stage {row['arguments']}", **variables(row["variables"]))
     assert (output, status) == (["! :"], 1)
-    assert message in said
+    assert row["message"] in said
     wait_until_empty(disk)
 
 

@@ -138,8 +138,6 @@ def test_the_nodes_of_a_job_of_lsf_are_counted():
         assert discover({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": hosts}, "a").allocation == (1, count, "mpirun")
 
 
-SIZES, EIGHT = "SLURM_STEP_NUM_TASKS=5 SLURM_NTASKS=5", "SLURM_STEP_NUM_TASKS=8 SLURM_STEP_NUM_NODES=2"
-ALONE = "RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
 FAULTS = """
 names         | changes                                                      | fault
 # both variables are named, with their values
