@@ -58,9 +58,6 @@ def test_what_the_user_exported_takes_precedence(step):
 def test_an_exported_port_that_is_none_is_an_error(port):
     with pytest.raises(LaunchError, match=f"MASTER_PORT={port} "):
         place_of({"MASTER_PORT": port}, discover({}, "vm"), started_by(1))
-    for outermost in ("1", "65535"):
-        place = place_of({"MASTER_PORT": outermost}, discover({}, "vm"), started_by(1))
-        assert place["MASTER_PORT"] == outermost
 
 
 @pytest.mark.parametrize("is_in_step", [False, True])
