@@ -21,7 +21,13 @@ from pathlib import Path
 from pytorch_command import Parser, call, positive, print_message, write_all
 from pytorch_doctor import FAIL
 from pytorch_launch import LaunchError
-from pytorch_launch.launchers.allocation import SRUN_FILES, on_nodes, outside_of_step, slurm_allocation
+from pytorch_launch.launchers.allocation import (
+    SRUN_FILES,
+    beside_step,
+    on_nodes,
+    outside_of_step,
+    slurm_allocation,
+)
 from pytorch_launch.nodelist import hosts
 
 PROGRAM = "pytorch-run"
@@ -51,7 +57,7 @@ CHECKS = "disk,gpu,network"
 QUERY_SECONDS = 60
 CHECK_SECONDS = 60
 STEP_SECONDS = 90
-CHECK_STEP = "--overlap --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 --time=3 --mpi=none"
+
 #: For pytorch-stacks; for ranks to end after each signal.
 STACKS_SECONDS = 120
 END_SECONDS = 30
@@ -63,9 +69,8 @@ ERROR_BYTES = 1 << 20
 AT_ONCE = 16
 #: States of a node that runs no jobs (sinfo(1), "NODE STATE CODES"), as their first letters, or not responding.
 BAD = re.compile(r"down|fail|error|unknown|power|reboot|future|\S*\*")
-#: What srun prints about a node that Slurm lost; and about the end of tasks.
+#: What srun prints about a node that Slurm lost.
 NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
-TASKS = re.compile(r"^srun: error: ([^\s:]+): tasks? [\d,-]+: (.+)", re.MULTILINE)
 #: Options of srun(1) without a value behind a blank.
 FLAGS = re.compile(
     r"-[EHIKOQZklsuvX]*([^-\dEHIKOQZklsuvX].+|\d*)$|--.*=|--(bcast|compress|contiguous|disable-status|exact|exclusive|"
@@ -110,7 +115,7 @@ def parse(arguments):
     add("-n", "--ntasks", type=positive, metavar="N", help="tasks of a run, on at most as many nodes")
     add("-x", "--exclude", metavar="NODES", help="do not use these nodes")
     add("-w", "--nodelist", help=argparse.SUPPRESS)
-    add("--het-group", default="0", metavar="K", help="component of a heterogeneous job (default: %(default)s)")
+
     own, command = split_at_srun(arguments)
     options, options.srun = parser.parse_known_args(own)
     options.command = command
@@ -168,7 +173,7 @@ class Run:
         self.options = options
         self.env = env
         self.failed = []
-        self.allocation = slurm_allocation(env, options.het_group)
+        self.allocation = slurm_allocation(env)
         job = read_job(self.allocation.job)
         if job.state is None:
             fault = f"job {self.allocation.job} has ended, or Slurm does not answer"
@@ -226,7 +231,7 @@ class Run:
     def check_first(self):
         """Leave out the nodes that fail a check before the first run. Raises LaunchError if too few are left."""
         if not self.options.no_preflight and not self.shortage():
-            self.leave_out(check_nodes(self.nodes, self.allocation.where))
+            self.leave_out(check_nodes(self.nodes, self.allocation.job))
             print_message(PROGRAM, f"{len(self.nodes)} nodes passed the check")
         if self.shortage():
             raise LaunchError(self.shortage(), status=1)
@@ -256,12 +261,11 @@ class Run:
 
     def find_end(self, attempt, nodes, ended, lost):
         """Why a step that failed is not repeated, None if it is; nodes that failed are left out."""
-        if not ended.was_silent:
-            self.leave_out(killed_nodes(ended.errors))
+        self.leave_out(failed_nodes(ended.errors))
         self.leave_out(lost)
         if not self.shortage():
             try:
-                self.leave_out(check_nodes(self.nodes, self.allocation.where))
+                self.leave_out(check_nodes(self.nodes, self.allocation.job))
             except LaunchError as error:
                 print_message(PROGRAM, error.fault)
         if not ended.was_silent and not set(nodes) & set(self.failed):
@@ -274,8 +278,7 @@ class Run:
 
     def step(self, nodes):
         """Run a step on these nodes; return its Ended."""
-        where = self.allocation.where[1:] + on_nodes(nodes)
-        command = ["srun", *LIMITS, *self.options.srun, *where, *self.tasks, *self.options.command]
+        command = ["srun", *LIMITS, *self.options.srun, *on_nodes(nodes), *self.tasks, *self.options.command]
         step = Step(command, outside_of_step(self.env, self.allocation), self.options.silent, self.allocation.job)
         ended = step.pass_output()
         exit_on_signals()
@@ -399,57 +402,52 @@ def lost_nodes(nodes, in_job, drained):
     return failed
 
 
-def killed_nodes(errors):
-    """The nodes that srun reports as failed in its `errors`, each with the reason.
-
-    The end of all tasks of a node by SIGKILL is the node's failure if srun reports it first, and then that it has
-    terminated the tasks of other nodes. Tasks that an exit status ended first are the program's failure.
-    """
-    lost = NODE_FAILURE.findall(errors)
-    if lost:
-        return dict.fromkeys(hosts(",".join(lost)), "srun: Node failure")
-    ends = [(hosts(nodes), end) for nodes, end in TASKS.findall(errors)]
-    by_node = {}
-    for nodes, end in ends:
-        for node in nodes:
-            by_node.setdefault(node, set()).add(end)
-    if not ends or ends[0][1] != "Killed" or {"Terminated"} not in by_node.values():
-        return {}
-    return {node: "srun: its tasks were killed" for node in ends[0][0] if by_node[node] == {"Killed"}}
+def failed_nodes(errors):
+    """The nodes that srun reports as failed in its `errors`, each with the reason."""
+    found = {}
+    for nodes in NODE_FAILURE.findall(errors):
+        found.update(dict.fromkeys(hosts(nodes), "srun: Node failure"))
+    return found
 
 
-def check_nodes(nodes, where):
+def check_nodes(nodes, job):
     """The nodes that fail pytorch-doctor's checks or do not answer, each with the reason.
 
     Checks that fail on all nodes are reported alone. Raises LaunchError if no node answers: it is not the nodes.
     """
-    answers, _ = ask(nodes, where)
+    answers, _ = ask(nodes, job)
     failed = {}
     silent = [node for node in nodes if node not in answers]
     with ThreadPoolExecutor(AT_ONCE) as pool:  # a node that does not answer ends the step on the others
-        for node, (answer, reason) in zip(silent, pool.map(lambda node: ask([node], where), silent)):
+        for node, (answer, reason) in zip(silent, pool.map(lambda node: ask([node], job), silent)):
             answers.update(answer)
             if not answer:
                 failed[node] = reason
     if not answers:
         raise LaunchError(f"no node answers pytorch-doctor: {nodes[0]}: {failed[nodes[0]]}", "omit it: --no-preflight")
-    common = set()
-    if len(answers) > 1:
-        common = set.intersection(*map(set, answers.values()))
+    common = find_common(list(answers.values()))
     for node, found in answers.items():
         own = [f"pytorch-doctor: {check}: {found[check]}" for check in found if check not in common]
         if own:
             failed[node] = own[0]
-    for check in sorted(common):
-        print_message(PROGRAM, f"all nodes: pytorch-doctor: {check}: {next(iter(answers.values()))[check]}")
     return failed
 
 
-def ask(nodes, where):
+def find_common(answers):
+    """The checks that fail on all of several nodes, which are printed; a finding is the first node's."""
+    if len(answers) == 1:
+        return []
+    common = [check for check in answers[0] if all(check in found for found in answers)]
+    for check in common:
+        print_message(PROGRAM, f"all nodes: pytorch-doctor: {check}: {answers[0][check]}")
+    return common
+
+
+def ask(nodes, job):
     """The failed checks of each node that answers, check to finding, and why another one does not."""
-    where = [*where, *on_nodes(nodes), f"--ntasks={len(nodes)}"]
     doctor = [str(HERE / "pytorch-doctor"), "--json", f"--timeout={CHECK_SECONDS}", f"--only={CHECKS}"]
-    text = call(["srun", *where, *CHECK_STEP.split(), *doctor], STEP_SECONDS, stderr=subprocess.STDOUT)[1]
+    step = ["srun", *beside_step(job, nodes), "--time=3", *doctor]
+    text = call(step, STEP_SECONDS, stderr=subprocess.STDOUT)[1]
     checks = {}
     reason = f"no answer within {STEP_SECONDS} s"
     for line in text.splitlines():

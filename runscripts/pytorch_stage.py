@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Usage: source <(pytorch-stage [FILE...])
-       SIF=$(pytorch-stage --print [FILE...])
 
-Copies the image or the packed venv of the loaded module to each node of the job, which is one of Slurm or Flux, and
-removes the copies when the job ends. The first form sets the variables that name it (SIF and SIFPYTORCH, or
-PYTORCH_PACKED); the second prints the path. If a copy fails, nothing is set or printed, and the status is 1.
+Copies the image or the packed venv of the loaded module to each node of the job, which is one of Slurm or Flux, sets
+the variables that name it (SIF and SIFPYTORCH, or PYTORCH_PACKED), and removes the copies when the job ends. If a copy
+fails, nothing is set, and the status is 1.
 
-  FILE     copy these files instead; the first form sets PYTORCH_STAGED to the directory of the copies
-  --print  print the paths of the copies, one on a line
+  FILE  copy these files instead, and set PYTORCH_STAGED to the directory of the copies
 
   PYTORCH_LAUNCH_STAGE_DIR  the directory on the nodes; by default TMPDIR or /tmp, if it is on a disk
 """
@@ -73,12 +71,10 @@ def main(arguments):
     if arguments == ["--help"]:
         print(__doc__, end="")
         return 0
-    is_plain = arguments[:1] == ["--print"]
-    paths = arguments[1:] if is_plain else arguments
     variables = []
     try:
-        if paths:
-            files = hash_files(paths)
+        if arguments:
+            files = hash_files(arguments)
         else:
             files, variables = find_files(os.environ)
         copies = stage(files)
@@ -88,8 +84,6 @@ def main(arguments):
     except OSError as error:
         print_message(PROGRAM, f"{error.filename}: {error.strerror}. Check the path, and see --help")
         return 1
-    if is_plain:
-        return write_output(PROGRAM, "".join(path + "\n" for path in copies))
     changes = dict.fromkeys(variables, copies[0]) or {"PYTORCH_STAGED": os.path.dirname(copies[0])}
     return write_output(PROGRAM, statements(changes))
 
@@ -117,12 +111,9 @@ def find_files(env):
 
 
 def hash_files(paths):
-    """The files that the user named, with their SHA-256. Raises LaunchError, OSError."""
+    """The files that the user named, with their SHA-256. Raises OSError."""
     files = {}
     for path in map(os.path.abspath, paths):
-        others = [other for other in files if other != path and os.path.basename(other) == os.path.basename(path)]
-        if others:
-            raise LaunchError(f"two files have the same name: {others[0]}, {path}", "Stage them one after the other")
         with open(path, "rb") as file:
             files[path] = subprocess.check_output(["sha256sum"], stdin=file).split()[0].decode()
     return files
@@ -133,11 +124,10 @@ def find_job(env):
     if env.get("FLUX_URI") and not env.get("SLURM_JOB_ID"):
         nodes = int(subprocess.check_output(["flux", "getattr", "size"]))
         return Job(["flux", "exec", "--rank=all"], nodes, dict(env), FLUX_ARCHIVE)
-    if env.get("SLURM_HET_SIZE"):
-        raise LaunchError("not in a heterogeneous job of Slurm", "use the shared file")
-    allocation = slurm_allocation(env, "")
-    start = [*SRUN.split(), *allocation.where, f"--nodes={allocation.nodes}", f"--ntasks={allocation.nodes}"]
-    return Job(start, allocation.nodes, outside_of_jobs(env), f"sbcast {allocation.where[0]} " + '"$1" "$2"')
+    allocation = slurm_allocation(env)
+    nodes = allocation.nodes
+    start = [*SRUN.split(), f"--jobid={allocation.job}", f"--nodes={nodes}", f"--ntasks={nodes}"]
+    return Job(start, nodes, outside_of_jobs(env), f"sbcast --jobid={allocation.job} " + '"$1" "$2"')
 
 
 def stage(files):

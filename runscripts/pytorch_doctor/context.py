@@ -14,11 +14,8 @@ from pytorch_launch.launchers import in_job
 
 from pytorch_doctor.probe import PROBE
 
-#: The variable that names the image, by the kind of module; a module of another kind is a "venv".
-IMAGES = {"container": "SIFPYTORCH", "engine": ENGINE_IMAGE, "shifter": "SHIFTER_IMAGE"}
-#: Without a recipe in the installation, the variables tell the kind.
-KINDS = {"EB_PyTorchContainer": "container", "EB_PyTorchVenv": "venv", "EB_PyTorchShifter": "shifter"}
-FUSE = "Containers need /dev/fuse; ask an administrator for `modprobe fuse; chmod 0666 /dev/fuse`."
+#: The variables that name the image of a module; one for venvs has none.
+IMAGES = ("SIFPYTORCH", ENGINE_IMAGE, "SHIFTER_IMAGE")
 
 Outcome = namedtuple("Outcome", "status output error")
 
@@ -42,10 +39,9 @@ class Context:
         return read_recipe(self.module) if self.module else {}
 
     @property
-    def kind(self):
-        kind = KINDS.get(self.recipe.get("easyblock"))
-        named = [each for each, name in IMAGES.items() if self.env.get(name)]
-        return kind or (named or ["venv"])[0]
+    def is_venv(self):
+        """Whether the module has no image; one that a user of Shifter names is not the module's."""
+        return self.recipe.get("easyblock") == "EB_PyTorchVenv" or not any(map(self.env.get, IMAGES))
 
     def record(self, name):
         """A file of the installation's records, as a dict; empty without one."""
@@ -73,7 +69,7 @@ class Context:
         if self._torch is None:
             # with the user's paths; on the host the commands in the module's bin/ enter the image
             place = self.module / "bin"
-            if self.in_image or self.kind == "venv":
+            if self.in_image or self.is_venv:
                 place = Path(__file__).absolute().parents[1]
             command = [str(place / "conda-python-simple"), "-c", PROBE]
             outcome = self.run(command, PYTORCH_LAUNCH_KEEP_PATHS="1")

@@ -14,7 +14,8 @@ from collections import Counter
 
 from pytorch_command import Parser, positive, write_output
 from pytorch_launch import LaunchError, printable
-from pytorch_launch.launchers import OF_SCHEDULERS, is_first_task_of_node, node_name
+from pytorch_launch.launchers import node_name
+from pytorch_launch.launchers.discovery import speaks_for_node
 
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail, not_applicable
 from pytorch_doctor.checks import disk, gpu, installation, network
@@ -42,8 +43,8 @@ The exit status is 1 if a check fails. To check a compute node, run it in a job:
 
 def main(arguments):
     options = parse(arguments)
-    if not is_first_task_of_node(os.environ, OF_SCHEDULERS):
-        return 0  # the first task reports for its node
+    if not speaks_for_node(os.environ):
+        return 0
     for number in INTERRUPTIONS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # which also ends the checks
     findings = run_all(options.only, Context(os.environ), options.timeout)

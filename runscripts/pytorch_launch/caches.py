@@ -8,7 +8,6 @@ any user can create first: it is never used. Nothing is deleted, as another job 
 import os
 
 from pytorch_launch import LaunchError, Problem, Record, exists
-from pytorch_launch.container import bind_line, in_container
 from pytorch_launch.private import make_private, unsuitable
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
@@ -52,9 +51,6 @@ def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns 
     chosen = Caches(None, names, bases, f"pytorch-{uid}/{key}", [])
     if not names:
         return chosen
-    if env.get("TMPDIR", "").startswith("/") and in_container(env) and not exists(bases[0]):
-        problem = Problem(f"TMPDIR={bases[0]} is not visible in this image", bind_line(env, bases[0]))
-        chosen = chosen._replace(warnings=[problem], bases=bases[1:])
     return _try(chosen, lambda base, _: unsuitable(base, uid))
 
 

@@ -5,7 +5,6 @@ import os
 
 from pytorch_launch import LaunchError, Record, is_number
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.launchers.single import CLOUDS, OF_TORCHRUN
 from pytorch_launch.openmp import openmp_binding
 from pytorch_launch.plan import NO_DUMPS, THREADS
 from pytorch_launch.world import AGENT, FABRIC_NAME, LAUNCH_ID
@@ -64,13 +63,6 @@ def _options_before_script(arguments):
         if name in Options.defaults:
             options[name] = value
     return options
-
-
-def known_marks(options):
-    """Beginnings of the variables of clouds that this command may have: all if its user says where nodes meet."""
-    if options.names_a_place or options.standalone is not None:
-        return CLOUDS
-    return (OF_TORCHRUN,)
 
 
 def make_agent_plan(env, plan, given):
@@ -150,10 +142,6 @@ def _check_values(given):
     nodes = given.nnodes or "1"
     if not all(map(is_number, nodes.split(":"))):
         raise LaunchError(f"--nnodes={nodes} is not a number of nodes, or a range such as 1:4", "correct it")
-    endpoint = given.rdzv_endpoint or ""
-    _, has_port, port = endpoint.rpartition(":")
-    if has_port and not is_number(port) and not port.endswith("]"):
-        raise LaunchError(f"--rdzv-endpoint={endpoint} is not HOST:PORT", "correct it")
 
 
 def _check_nodes(given, world):

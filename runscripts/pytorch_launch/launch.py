@@ -12,7 +12,6 @@ from pytorch_launch.flight import make_dumps
 from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import submit_directory
 from pytorch_launch.launchers.discovery import discover
-from pytorch_launch.locks import old_locks
 from pytorch_launch.nodelist import hosts
 from pytorch_launch.openmp import openmp_binding
 from pytorch_launch.plan import idle_allocation, is_verbose, make_plan
@@ -62,7 +61,7 @@ def run_simple(program, arguments, env):
     warnings = [*warnings, *python.warnings]
     if python.prefix is None:
         warnings += shadowing(env)
-    for warning in [*warnings, *old_locks(env)]:
+    for warning in warnings:
         write_problem(program, warning)
     if is_verbose(env):
         write_problem(program, f"Python of {python.prefix or 'the module'}")
@@ -118,18 +117,10 @@ def run_distributed(program, arguments, env):
     return become_python(arguments, change_environment(env, plan.changes))
 
 
-# Options of python(1) without a script after them: code, a module, or a text that Python prints; and those with a
-# value, attached or as the next argument.
-NO_SCRIPT = ("c", "m", "h", "V", "?")
-TAKES_VALUE = ("W", "X")
-#: Names of standard input.
-STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
-
-
 def check_script(arguments, env, world):
     """Raise LaunchError if the script in the arguments of Python is not there."""
     script = script_path(arguments)
-    if script is None or script in STDIN or exists(script):
+    if script is None or exists(script):
         return
     try:
         directory = os.path.dirname(os.path.realpath(script))
@@ -143,26 +134,13 @@ def check_script(arguments, env, world):
 
 
 def script_path(arguments):
-    """The path of the script in the arguments of Python, `-` for standard input, None for code or a module."""
-    words = iter(arguments)
-    for word in words:
+    """The path of a script `*.py` in the arguments of Python; None if none is seen, as of code or a module."""
+    for word in arguments:
         if word == "-" or not word.startswith("-"):
-            return word
-        if word == "--":
-            return next(words, "-")
-        option = _long_option(word)
-        if option in NO_SCRIPT:
+            return word if word.endswith(".py") else None
+        if "c" in word or "m" in word:  # of `-c` and `-m`, also in `-um`
             return None
-        if option in TAKES_VALUE and word.index(option) == len(word) - 1:
-            next(words, None)
-    return "-"
-
-
-def _long_option(word):
-    """The first option in a word that takes the rest of it: `-uXdev` is X and dev, `-um` is m; None for `-uB`."""
-    if word.startswith("--"):
-        return "h"  # --help and others end Python
-    return next((letter for letter in word if letter in NO_SCRIPT + TAKES_VALUE), None)
+    return None
 
 
 def print_variables(program, arguments, env):
@@ -183,10 +161,9 @@ def print_variables(program, arguments, env):
 
 def run_torchrun(program, arguments, env):
     """Become torchrun on one node of the world that `env` describes, which has one task on each."""
-    from pytorch_launch.elastic import known_marks, make_agent_plan, read_options
+    from pytorch_launch.elastic import make_agent_plan, read_options
 
-    given = read_options(arguments, env)
-    plan, options = make_agent_plan(env, make_plan(env, known=known_marks(given)), given)
+    plan, options = make_agent_plan(env, make_plan(env), read_options(arguments, env))
     plan = apply(program, plan, env, starts_all_of_node=True)
     return become_python(options + arguments, change_environment(env, plan.changes))
 

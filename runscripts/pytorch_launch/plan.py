@@ -15,7 +15,6 @@ from pytorch_launch.flight import Dumps, choose_dumps
 from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import programs_of_mpi, submit_directory
 from pytorch_launch.launchers.discovery import discover
-from pytorch_launch.locks import old_locks
 from pytorch_launch.openmp import choose_openmp
 from pytorch_launch.rendezvous import check_exported_address, choose_place, file_name
 from pytorch_launch.topology import read_node
@@ -60,46 +59,41 @@ class Plan(Record):
     fields = "world place devices placement python caches dumps changes warnings"
 
 
-def make_plan(env, node=None, *, virtual=False, known=()):
+def make_plan(env, node=None, *, virtual=False):
     """The Plan of the process with environment `env` on this node, or on another Node.
 
-    `virtual` gives it LOCAL_RANK=0 and only its own GPU; `known` is that of `discover`. Raises LaunchError.
+    `virtual` gives it LOCAL_RANK=0 and only its own GPU. Raises LaunchError.
     """
     check_directory(env, submit_directory(env))
     node = node or read_node(programs=programs_of_mpi())
-    started_with = env
-    world = discover(env, node.host, known)
-    env = {name: value for name, value in env.items() if name not in world.strays}
-    meeting = _choose_meeting(env, world, node)
+    world = discover(env, node.host)
+    own = _without_strays(env, world)
+    if virtual:
+        own[VIRTUAL] = "1"
+    meeting = _choose_meeting(own, world, node)
 
-    devices = choose_devices(env, node, world)
+    devices = choose_devices(own, node, world)
     placement = choose_cores(node, world, devices, world.launcher.more_cores)
-    openmp, openmp_warnings = choose_openmp(env, world, placement.cpus)
+    openmp, openmp_warnings = choose_openmp(own, world, placement.cpus)
 
-    try:
-        python = choose_python(env)
-        caches = choose_caches(env, node.uid, f"{world.job or 'local'}-{world.node}")
-    except LaunchError as error:
-        error.rank = world.local_rank  # the first rank of each node reports it
-        raise
-    isolated, isolation_warnings = isolate(env)
-    dumps = _choose_dumps(env, world, meeting.place, devices)
+    python, caches = _choose_directories(own, world, node)
+    isolated, isolation_warnings = isolate(own)
+    dumps = _choose_dumps(own, world, meeting.place, devices)
 
-    decided = {**dict.fromkeys(world.strays), **_variables(env, world, meeting.place, devices, placement), **openmp}
-    if virtual or env.get(VIRTUAL):
-        decided.update({"LOCAL_RANK": "0", VIRTUAL: "1"}, **devices.narrowed())
-    for variables in (meeting.interfaces, caches.variables, isolated, python.changes, dumps.variables):
-        decided.update(variables)
+    decided = dict.fromkeys(world.strays)
+    variables = _variables(own, world, meeting.place, devices, placement)
+    for changes in (variables, openmp, meeting.interfaces, caches.variables, isolated, python.changes, dumps.variables):
+        decided.update(changes)
 
     of_rank = list(world.problems) + meeting.warnings
     of_node = caches.warnings + placement.warnings + devices.warnings + meeting.warnings_of_node
-    of_world = isolation_warnings + old_locks(env)
+    of_launch = isolation_warnings
     if python.prefix is None:
-        of_world += shadowing(env)
+        of_launch += shadowing(own)
     if not world.exported:  # torchrun-distributed has reported these
-        of_world += list(python.warnings)
+        of_launch += python.warnings
     if openmp or not world.exported:
-        of_world += openmp_warnings
+        of_launch += openmp_warnings
     return Plan(
         world=world,
         place=meeting.place,
@@ -108,9 +102,22 @@ def make_plan(env, node=None, *, virtual=False, known=()):
         python=python.prefix,
         caches=caches,
         dumps=dumps,
-        changes={name: value for name, value in decided.items() if started_with.get(name) != value},
-        warnings=_reported(world, of_rank, of_node, of_world),
+        changes={name: value for name, value in decided.items() if env.get(name) != value},
+        warnings=_reported(world, of_rank, of_node, of_launch),
     )
+
+
+def _without_strays(env, world):
+    return {name: value for name, value in env.items() if name not in world.strays}
+
+
+def _choose_directories(env, world, node):
+    """The Choice of Python, and the Caches. Raises LaunchError."""
+    try:
+        return choose_python(env), choose_caches(env, node.uid, f"{world.job or 'local'}-{world.node}")
+    except LaunchError as error:
+        error.rank = world.local_rank  # the first rank of each node reports it
+        raise
 
 
 def _choose_meeting(env, world, node):
@@ -130,13 +137,13 @@ def _choose_dumps(env, world, place, devices):
     return NO_DUMPS
 
 
-def _reported(world, of_rank, of_node, of_world):
+def _reported(world, of_rank, of_node, of_launch):
     """The Problems that this rank reports: of several ranks that have the same, the first."""
     warnings = list(of_rank)
     if world.local_rank == 0:
         warnings += of_node
     if world.rank == 0:
-        warnings += of_world
+        warnings += of_launch
     return warnings
 
 
@@ -155,6 +162,8 @@ def _variables(env, world, place, devices, placement):
         decided.update(place.variables())
         if world.size > 1:
             decided[LAUNCH_ID] = place.launch
+    if env.get(VIRTUAL):
+        decided.update({"LOCAL_RANK": "0", VIRTUAL: "1"}, **devices.narrowed())
     if env.get(THREADS, "") in ("", env.get(f"{AGENT}THREADS")):
         decided[THREADS] = str(placement.threads)
     decided.update(_of_agent(env))
@@ -187,14 +196,9 @@ def conditional(env, world):
     for prefix in prefixes:
         for name in env:
             own = name[len(prefix) :]
-            if name.startswith(prefix) and own not in env and _is_name(own):
+            if name.startswith(prefix) and own.isidentifier() and own not in env:
                 found[own] = env[name]
     return found
-
-
-def _is_name(text):
-    """Whether a shell can have a variable of this name; env(1) can set others (str.isascii came with Python 3.7)."""
-    return text.isidentifier() and len(text.encode()) == len(text)
 
 
 def idle_allocation(world, starts_all_of_node):

@@ -50,7 +50,7 @@ class Place(Record):
 def choose_place(env, world, node):
     """The Place of a world, the same on each of its ranks; `node` is a Node. Raises LaunchError.
 
-    Exported values take precedence, then a port that Slurm reserved for the step.
+    Exported values take precedence.
     """
     if world.exported:
         return Place(env.get("MASTER_ADDR"), env.get("MASTER_PORT"), launch=None)
@@ -164,8 +164,6 @@ def _address(world):
 def _port(world, node, identity):
     if world.size == 1:  # a task may start several programs
         return free_port(node.pid)
-    if world.reserved_port:
-        return world.reserved_port
     if identity.number is not None:
         return LOWEST_PORT + identity.number % SPAN
     fault = f"{world.source} passes no number to its ranks for a port"

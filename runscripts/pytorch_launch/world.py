@@ -50,7 +50,6 @@ class World(Record):
     `launch`         a number that identifies the launch where there is no step (a CRC of the launcher's own name for
                      it); None where the launcher gives none
     `restarts`       how often Slurm has requeued the job
-    `reserved_port`  first port that `srun --resv-ports` set aside, or None
     `node_cpus`      CPUs that the ranks of this node have together, None if not known
     `cpus_per_task`  CPUs that the user requested per rank, None if not requested
     `masks`          of the ranks of this node, a list of sets in the launcher's numbers, None if not known
@@ -66,7 +65,7 @@ class World(Record):
 
     fields = (
         "rank size local_rank local_size node_rank node first_host source launcher job step launch restarts "
-        "reserved_port node_cpus cpus_per_task masks unbound binds_by_default node_gpus step_gpus exported "
+        "node_cpus cpus_per_task masks unbound binds_by_default node_gpus step_gpus exported "
         "allocation strays problems"
     )
     defaults = {  # noqa: RUF012
@@ -74,7 +73,6 @@ class World(Record):
         "step": None,
         "launch": None,
         "restarts": 0,
-        "reserved_port": None,
         "node_cpus": None,
         "cpus_per_task": None,
         "masks": None,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytorch_command import Parser, call, positive, print_message, write_output
 from pytorch_launch import LaunchError
-from pytorch_launch.launchers.allocation import on_nodes
+from pytorch_launch.launchers.allocation import beside_step
 from pytorch_launch.nodelist import hosts
 
 from pytorch_stacks import Rank, Thread
@@ -22,21 +22,20 @@ from pytorch_stacks.report import report_ranks
 NAME = "pytorch-stacks"
 #: The command, which compute nodes start by this path.
 PROGRAM = Path(__file__).resolve().parents[1] / "pytorch-stacks"
+#: States of a job that has processes.
+RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED")
 #: For srun to start and end the step, beyond the time for a node.
 STEP_SECONDS = 20
-OPTIONS = "--overlap --ntasks-per-node=1 --cpu-bind=none --mem=0 --gres=none --mpi=none --kill-on-bad-exit=0 --quiet"
+OPTIONS = "--mem=0 --gres=none --quiet --job-name=pytorch-stacks --input=none --label"
 
 EPILOG = """\
-JOBID is a job (1234), an array or one of its elements (1234_5), or a component of a heterogeneous job (1234+1).
+JOBID is a job (1234), or an array or one of its elements (1234_5).
 Ranks at the same place are one group; the smallest groups come first. The exit status is 0 if the stacks of all ranks
 were read, 1 if some are missing or the output has no reader, and 2 if nothing could be read.
 """
 
-#: A running job or element of an array: its name, and its Components.
-Job = namedtuple("Job", "name components")
-#: A component of a job, of which a heterogeneous job has several: the number of the job for srun,
-#: that of the component or "", and the node list.
-Component = namedtuple("Component", "job group nodes")
+#: A running job or element of an array: its name, as 1234_5, its number, state and node list.
+Job = namedtuple("Job", "name number state nodes")
 
 
 def main(arguments):
@@ -53,7 +52,7 @@ def answer(options):
     """The text to print and the exit status. Raises LaunchError, OSError."""
     if options.here:
         ranks = read_node(this_node(platform.node(), os.geteuid()), options.timeout)
-        return report_ranks(None, ranks, [], is_part=True)
+        return report_ranks(None, ranks, [])
     if options.of:
         selection = this_node(platform.node(), os.geteuid(), *options.of)
         return in_lines(selection.node, read_node(selection, options.timeout)), 0
@@ -66,12 +65,8 @@ def report_job(number, step, seconds):
     """The text about the ranks of a job, and the exit status. Raises LaunchError."""
     text, status = "", 0
     for job in find_jobs(number):
-        ranks, silent = [], []
-        for component in job.components:
-            found, without_answer = ask_nodes(component, step, seconds)
-            ranks += found
-            silent += without_answer
-        more, worse = report_ranks(f"job {job.name}", ranks, silent, is_part="+" in job.name)
+        ranks, silent = ask_nodes(job, step, seconds)
+        more, worse = report_ranks(f"job {job.name}", ranks, silent)
         text += more
         status = max(status, worse)
     return text, status
@@ -94,8 +89,8 @@ def parse(arguments):
 
 
 def job_and_step(text):
-    """A job's number, with that of its element or component, and a step's number or None."""
-    found = re.match(r"(\d{1,18}(?:[_+]\d{1,18})?)(?:\.(\d{1,9}))?$", text)
+    """A job's number, with that of its element, and a step's number or None."""
+    found = re.match(r"(\d{1,18}(?:_\d{1,18})?)(?:\.(\d{1,9}))?$", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text[:40]} is not a job or step, such as 1234, 1234_5 or 1234.0")
     return found.groups()
@@ -103,19 +98,16 @@ def job_and_step(text):
 
 def find_jobs(job):
     """The running Jobs that a number stands for: an array for each of its elements. Raises LaunchError."""
-    rows = squeue("%i|%A|%T|%N", "--jobs=" + job)
-    if "+" in job:
-        rows = [row for row in rows if row[0] == job]
-    running = [row for row in rows if row[2] in ("RUNNING", "COMPLETING", "SUSPENDED")]
+    jobs = [Job(*row) for row in squeue("%i|%A|%T|%N", "--jobs=" + job)]
+    if any("+" in found.name for found in jobs):
+        raise LaunchError(f"job {job} is heterogeneous", "run `pytorch-stacks --here` on each of its nodes")
+    running = [found for found in jobs if found.state in RUNNING]
     if not running:
-        state = f"its state is {rows[0][2]}" if rows else "Slurm has no such job"
+        state = "Slurm has no such job"
+        if jobs:
+            state = f"its state is {jobs[0].state}"
         raise LaunchError(f"job {job} does not run: {state}", "running jobs: squeue --me")
-    jobs = {}
-    for name, number, _, nodes in running:
-        leader, _, group = name.partition("+")
-        component = Component(leader if group else number, group, nodes)
-        jobs.setdefault(leader if job == leader else name, []).append(component)
-    return [Job(name, components) for name, components in sorted(jobs.items())]
+    return sorted(running)
 
 
 def squeue(fields, *selection):
@@ -125,17 +117,15 @@ def squeue(fields, *selection):
     return [row.strip().split("|") for row in output.splitlines() if row.strip()]
 
 
-def ask_nodes(component, step, seconds):
-    """The Ranks on the nodes of a Component, and (node, reason) for nodes without an answer."""
-    names = hosts(component.nodes)
-    where = [f"--jobid={component.job}", *on_nodes(names), f"--ntasks={len(names)}"]
-    if component.group:
-        where.append(f"--het-group={component.group}")
-    of = component.job if step is None else f"{component.job}.{step}"
+def ask_nodes(job, step, seconds):
+    """The Ranks on the nodes of a Job, and (node, reason) for nodes without an answer."""
+    names = hosts(job.nodes)
+    of = job.number
+    if step is not None:
+        of += f".{step}"
     here = [str(PROGRAM), "--of", of, "--timeout", str(seconds)]
-    command = ["srun", *where, *OPTIONS.split(), "--job-name=pytorch-stacks", "--input=none", "--label", *here]
     limit = 2 * seconds + STEP_SECONDS
-    status, output, errors = call(command, limit)
+    status, output, errors = call(["srun", *beside_step(job.number, names), *OPTIONS.split(), *here], limit)
     answers = read_lines(output)
     # what srun or a node reported, without the statuses of tasks, of which there is one for each node
     lines = [line.strip() for line in errors.splitlines() if line.strip() and "Exited with exit code" not in line]

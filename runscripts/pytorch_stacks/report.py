@@ -49,11 +49,11 @@ def is_public(name):
     return name not in WRAPPERS and (is_special or not name.startswith("_"))
 
 
-def report_ranks(job, ranks, silent, *, is_part=False):
-    """The text about Ranks of a job, None without Slurm, and the exit status: 0 if all have a stack.
+def report_ranks(job, ranks, silent):
+    """The text about Ranks of a job, and the exit status: 0 if all have a stack.
 
-    `is_part`: other ranks may be elsewhere. `silent` are (node, reason) of nodes without an answer. Raises LaunchError
-    without any rank.
+    Without a `job`, None, other ranks may be elsewhere. `silent` are (node, reason) of nodes without an answer. Raises
+    LaunchError without any rank.
     """
     launches = {}
     for rank in ranks:
@@ -61,31 +61,32 @@ def report_ranks(job, ranks, silent, *, is_part=False):
     if not launches and not silent:
         fault = f"no rank found: no Python with RANK and WORLD_SIZE among the processes of {job or 'this node'}"
         raise LaunchError(fault, "start ranks with conda-python-distributed or torchrun")
-    lines, is_complete = [], not silent
+    lines = []
+    is_complete = not silent and not any(rank.fault for rank in ranks)
     for name, found in sorted(launches.items()):
-        more, has_all = describe_launch(job, name, found, is_part=is_part)
-        lines += more
-        is_complete = is_complete and has_all
+        lines.append(describe_launch(job, name, found))
+        missing = set(range(world_size(found))).difference(found)
+        if job and missing:
+            lines.append(f"rank {number_list(missing)}: no process found")
+            is_complete = False
+        for place, group in group_ranks(found):
+            lines += describe_group(place, group)
     lines += [f"{node}: {reason}" for node, reason in silent]
     return "".join(printable(line) + "\n" for line in lines), int(not is_complete)
 
 
-def describe_launch(job, name, ranks, *, is_part):
-    """Lines about a launch, whose `ranks` are Ranks by number, and whether all its ranks have a stack."""
-    size = max(rank.size for rank in ranks.values())
+def describe_launch(job, name, ranks):
+    """The first line about a launch, whose `ranks` are Ranks by number."""
     step = ranks[min(ranks)].step
     title = job or f"launch {name}"
     if job and step:
         title = f"{job}, step {step}"
     nodes = {rank.node for rank in ranks.values()}
-    lines = [f"{title}: {count(size, 'rank')} on {count(len(nodes), 'node')}"]
-    missing = [number for number in range(size) if number not in ranks]
-    if missing and not is_part:
-        lines.append(f"rank {number_list(missing)}: no process found")
-    for place, group in group_ranks(ranks):
-        lines += describe_group(place, group)
-    has_faults = any(rank.fault for rank in ranks.values())
-    return lines, not has_faults and (is_part or not missing)
+    return f"{title}: {count(world_size(ranks), 'rank')} on {count(len(nodes), 'node')}"
+
+
+def world_size(ranks):
+    return max(rank.size for rank in ranks.values())
 
 
 def group_ranks(ranks):

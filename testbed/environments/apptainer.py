@@ -2,17 +2,14 @@
 
 import os
 import shutil
-import sys
 from pathlib import Path
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "runscripts"))
-from pytorch_doctor.context import FUSE  # noqa: E402
 
 from testbed.layout import TestbedError
 from testbed.module_systems import download
 from testbed.packages import CONTAINER_PACKAGES, SYSTEM_PATH, find_command, install, missing_packages, privilege
 from testbed.progress import run, step
 
+FUSE = "Containers need /dev/fuse; ask an administrator for `modprobe fuse; chmod 0666 /dev/fuse`."
 #: Debian has no Apptainer package before release 13; that of unstable needs this libc.
 UNPACKED_PACKAGES = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
 

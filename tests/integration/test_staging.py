@@ -68,9 +68,10 @@ srun -N2 -n2 stat -c %a "${PYTORCH_PACKED%/*}" """)
     assert "venv.squashfs copied to 2 nodes: " in errors
 
 
-def test_a_printed_copy_is_removed_with_the_job(job, work, disk):
+def test_copies_of_files_are_removed_with_the_job(job, work, disk):
     (work / "a file").write_text("text")
-    output, _ = job('copy=$(pytorch-stage --print "a file"); srun -N2 -n2 cat "$copy"; srun -N2 -n2 ls -d "$copy"')
+    output, _ = job('''source <(pytorch-stage "a file")
+srun -N2 -n2 cat "$PYTORCH_STAGED/a file"; srun -N2 -n2 ls -d "$PYTORCH_STAGED"''')
     assert output.count("text") == 2
     assert output.count("/pytorch-stage-") == 2
 

@@ -4,8 +4,6 @@
 import os
 import tempfile
 
-from pytorch_launch.locks import old_locks
-
 from pytorch_doctor import fail, ok, warn
 
 SCARCE = 1000000000  # bytes: torch.compile of a large model can fill that
@@ -15,7 +13,7 @@ MAKE_ROOM = "delete files that you do not need (du -xh --max-depth=2 ~ | sort -h
 
 
 def check_disk(here):
-    """Whether TMPDIR and the home directory can be written to and have space, and no lock of torch is old."""
+    """Whether TMPDIR and the home directory can be written to and have space."""
     temporary = here.env.get("TMPDIR") or "/tmp"  # noqa: S108
     home = here.env.get("HOME") or "/nonexistent"
     # training works with a home directory that is read-only
@@ -27,8 +25,7 @@ def check_disk(here):
         space = found.f_bavail * found.f_frsize
         if space < SCARCE:
             return warn(f"only {space // 1000000} MB free in {directory}", remedy)
-    for lock in old_locks(here.env):
-        return warn(lock.fault, lock.remedy)
+
     return ok(f"{temporary} and {home} are writable")
 
 

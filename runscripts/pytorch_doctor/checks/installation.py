@@ -12,45 +12,27 @@
 
 import json
 import os
-import re
 from fnmatch import fnmatch
 from pathlib import Path
 
-from pytorch_launch.container import USER_SOFTWARE, bind_line
+from pytorch_launch.container import USER_SOFTWARE
 from pytorch_launch.isolation import isolate
 
 from pytorch_doctor import fail, not_applicable, ok, warn
-from pytorch_doctor.context import FUSE, last_line
+from pytorch_doctor.context import last_line
 
 KNOWN = Path(__file__).parents[1] / "known_faults.json"
-#: What on a node prevents containers from starting, by parts of what Apptainer 1.4 and squashfuse print.
-OBSTACLES = {
-    "/dev/fuse|modprobe fuse": FUSE,
-    "user namespace": "Containers need user namespaces, which this machine denies to users; ask an administrator.",
-    "unknown userid|getpwuid": "report the node to the site: its name service must know you (`getent passwd $(id -u)`)",
-}
 
 
 def check_module(here):
     """Whether a PyTorch module is loaded, and a cluster profile with it."""
     if here.module is None:
         return fail("no PyTorch module is loaded", "module load PyTorch/<version>: `module avail PyTorch` lists them")
-    if not here.module.is_dir():
-        remedy = bind_line(here.env, str(here.module)) if here.in_image else "load the module again"
-        return fail(f"no such directory: EBROOTPYTORCH={here.module}", remedy)
     loaded = here.env.get("LOADEDMODULES", "")
     if loaded and ":cluster/" not in f":{loaded}":
         finding = "no cluster profile is loaded with it: a step continues after one of its ranks has failed"
         return warn(finding, "load the PyTorch module again, or `module load cluster/<name>`")
-    return ok(f"{here.module.name} ({here.kind})")
-
-
-def find_obstacle(output):
-    """The remedy for the output of a runtime or of Python, None if the node is not the cause."""
-    for parts, remedy in OBSTACLES.items():
-        if re.search(parts, output, re.IGNORECASE):
-            return remedy
-    return None
+    return ok(here.module.name)
 
 
 def check_torch(here):
@@ -82,8 +64,8 @@ def explain_failure(here, outcome):
     if said.startswith("conda-python-simple: "):  # such as an environment of another system
         fault, _, remedy = said.partition(": ")[2].partition(". ")
         return fail(fault, remedy)
-    remedy = unset_line(here) or find_obstacle(outcome.error)
-    return fail(f"python does not import torch: {said}", remedy or "run `check-image`, and install the module again")
+    remedy = "look for this message in docs/troubleshooting.md, or run `check-image`"
+    return fail(f"python does not import torch: {said}", unset_line(here) or remedy)
 
 
 def unset_line(here):
@@ -102,7 +84,7 @@ def find_origin(here, facts):
         if directory.startswith((place + os.sep, os.path.realpath(place) + os.sep)):
             return name
     is_modules = facts["in_image"]
-    if here.kind == "venv":
+    if here.is_venv:
         is_modules = directory.startswith(os.path.realpath(str(here.module)) + os.sep)
     if is_modules:
         return "the module"

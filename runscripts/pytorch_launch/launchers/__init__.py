@@ -24,6 +24,10 @@ class Launcher(Record):
 
     fields = "name sign discover local_rank programs more_cores one_task_per_node to_all_ranks"
 
+    def is_first_task(self, env):
+        """Whether `env` is of its first task on a node."""
+        return env.get(self.local_rank, "") in ("", "0")
+
 
 TORCHRUN = Launcher(
     name="torchrun",
@@ -116,24 +120,16 @@ LAUNCHERS = (TORCHRUN, OPEN_MPI, HYDRA, FLUX, SLURM, PALS)
 #: Those whose ranks have the cores that the launcher's process has, such as those of a PBS job.
 OF_MPI = (OPEN_MPI, HYDRA, PALS)
 
-#: Those of schedulers. The variables of torchrun and mpirun may be inherited from the launch that submitted the job.
-OF_SCHEDULERS = (FLUX, SLURM, PALS)
-
 #: Set in a job of Slurm, of Flux (in a script too: flux-environment(7)), of PBS, and of LSF.
 JOBS = ("SLURM_JOB_ID", "FLUX_URI", "PBS_JOBID", "LSB_JOBID")
 
 
-def launcher_of(env, launchers=LAUNCHERS):
-    """The Launcher whose variables `env` has, which it may have inherited; ALONE if it has none."""
-    for launcher in launchers:
+def is_first_task_of_node(env):
+    """Whether `env`, which may be inherited, is of the first task of a launch on this node, or outside any launch."""
+    for launcher in LAUNCHERS:
         if env.get(launcher.sign):
-            return launcher
-    return ALONE
-
-
-def is_first_task_of_node(env, launchers=LAUNCHERS):
-    """Whether `env` is of the first task of a launch on this node, or outside any launch."""
-    return env.get(launcher_of(env, launchers).local_rank, "") in ("", "0")
+            return launcher.is_first_task(env)
+    return True
 
 
 def is_of_mpi(env):

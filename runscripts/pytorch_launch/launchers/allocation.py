@@ -11,40 +11,35 @@ OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SINFO_")
 SIZES = ("SLURM_NTASKS", "SLURM_NPROCS")
 OF_STEP = ("SLURM_STEP", "SLURM_CPU_BIND", "SLURM_MEM_BIND")
 OF_STEP_AND_JOB = (*SIZES, "SLURM_NNODES", "SLURM_DISTRIBUTION")
+#: A step with one task on each node, beside others.
+BESIDE_STEP = "--overlap --ntasks-per-node=1 --cpu-bind=none --mpi=none --kill-on-bad-exit=0"
 #: Names of files that srun writes, as with --output and --error.
 SRUN_FILES = ("SLURM_STDOUTMODE", "SLURM_STDERRMODE")
 
-#: A job of Slurm, or one component of a heterogeneous job.
+#: A job of Slurm.
 #:
-#: `job`         its number, and `where` the options of srun that name it
+#: `job`         its number
 #: `nodes`       the number of its nodes, and `tasks` that of its tasks, 0 if not known
 #: `is_in_step`  whether this process is in a step of it, and not in its script or shell
-Allocation = namedtuple("Allocation", "job where nodes tasks is_in_step")
+Allocation = namedtuple("Allocation", "job nodes tasks is_in_step")
 
 JobOfRank = namedtuple("JobOfRank", "job step node")
 
 
-def slurm_allocation(env, component):
-    """The Allocation around this process; `component` is a heterogeneous job's. Raises LaunchError without one."""
-    suffix = ""
-    if env.get("SLURM_HET_SIZE"):
-        suffix = f"_HET_GROUP_{component}"
-    job = env.get("SLURM_JOB_ID" + suffix)
+def slurm_allocation(env):
+    """The Allocation around this process. Raises LaunchError without one, and in a heterogeneous job."""
+    job = env.get("SLURM_JOB_ID")
     if not job:
         remedy = "run it in `salloc --no-kill`, or in a batch script with #SBATCH --no-kill"
-        if suffix:
-            remedy = "name one component of the job: --het-group=0"
-        raise LaunchError(f"not in an allocation of Slurm: SLURM_JOB_ID{suffix} is not set", remedy)
-    where = [f"--jobid={env['SLURM_JOB_ID']}"]
-    if suffix:
-        where.append(f"--het-group={component}")
+        raise LaunchError("not in an allocation of Slurm: SLURM_JOB_ID is not set", remedy)
+    if env.get("SLURM_HET_SIZE"):
+        raise LaunchError(f"job {job} is heterogeneous", "use srun alone, or submit a job of one component")
     # batch scripts and salloc's shell have the job's variables, and the largest or negative numbers as steps
     step = env.get("SLURM_STEP_ID", "")
     return Allocation(
         job=job,
-        where=where,
-        nodes=int(env.get("SLURM_JOB_NUM_NODES" + suffix) or 0),
-        tasks=int(env.get("SLURM_NTASKS" + suffix) or 0),
+        nodes=int(env.get("SLURM_JOB_NUM_NODES") or 0),
+        tasks=int(env.get("SLURM_NTASKS") or 0),
         is_in_step=step.isdecimal() and len(step) < 10,
     )
 
@@ -52,6 +47,11 @@ def slurm_allocation(env, component):
 def on_nodes(nodes):
     """The options of srun for these nodes."""
     return [f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
+
+
+def beside_step(job, nodes):
+    """The options of srun for a task on each of these nodes of a job, beside its steps."""
+    return [f"--jobid={job}", *on_nodes(nodes), f"--ntasks={len(nodes)}", *BESIDE_STEP.split()]
 
 
 def outside_of_jobs(env):

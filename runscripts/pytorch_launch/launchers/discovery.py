@@ -7,22 +7,32 @@ from pytorch_launch.launchers.inherited import SUBMIT, is_inherited, is_of_anoth
 from pytorch_launch.world import LAUNCH_ID, OF_TORCH
 
 
-def discover(env, hostname, known=()):
-    """The World of the process with environment `env` on `hostname`. Raises LaunchError.
-
-    Variables of a cloud that begin with one of `known` do not matter, as what this process becomes reads them.
-    """
+def discover(env, hostname):
+    """The World of the process with environment `env` on `hostname`. Raises LaunchError."""
     inherited = _of_another_step(env)
     for launcher in LAUNCHERS:
         if not env.get(launcher.sign):
             continue
-        if launcher.sign == inherited or (launcher is not SLURM and is_inherited(env, launcher.sign)):
+        if launcher.sign == inherited or _is_left_over(launcher, env):
             inherited = inherited or launcher.sign
             continue
         world = _ask(launcher, env, hostname, inherited)
         if world is not None:
             return world
-    return _function(ALONE)(env, hostname, inherited, known)
+    return _function(ALONE)(env, hostname, inherited)
+
+
+def speaks_for_node(env):
+    """Whether this process is the first task on this node of the launch that started it, or outside any launch."""
+    for launcher in LAUNCHERS:
+        if launcher is not TORCHRUN and env.get(launcher.sign) and not _is_left_over(launcher, env):
+            return launcher.is_first_task(env)
+    return True
+
+
+def _is_left_over(launcher, env):
+    """Whether the variables of a launcher are of a launch around this job."""
+    return launcher is not SLURM and is_inherited(env, launcher.sign)
 
 
 def _of_another_step(env):

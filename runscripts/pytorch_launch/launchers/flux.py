@@ -6,9 +6,10 @@ ENVIRONMENT"), but no variable with the node of rank 0. That is an exported MAST
 `flux job taskmap` (flux-job(1)), one process per rank, which connects to the broker of the node.
 """
 
-from pytorch_launch import LaunchError, is_number
+from pytorch_launch import LaunchError
 from pytorch_launch.launchers import FLUX
-from pytorch_launch.launchers.variables import check_inside, launch_number, make_world, number
+from pytorch_launch.launchers.variables import launch_number, make_world, number
+from pytorch_launch.nodelist import hosts
 
 OF_FLUX = ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
 
@@ -23,20 +24,14 @@ def task(env, hostname):
     nodes = number(env, "FLUX_JOB_NNODES")
     job = env.get("FLUX_JOB_ID", "")
     source = f"Flux job {job}"
-    if nodes == 0 or size % nodes:
+    if 0 in (nodes, size) or size % nodes:
         raise LaunchError(f"{source} has {size} tasks on {nodes} nodes", ALIKE)
     local_size = size // nodes
-    local_rank = number(env, "FLUX_TASK_LOCAL_ID")
-    check_inside(env, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", size)
-    if local_rank >= local_size:  # as of 3 and 1 tasks
-        fault = f"FLUX_TASK_LOCAL_ID={local_rank} is outside 0 to {local_size - 1}, as of {size} tasks on {nodes} nodes"
-        raise LaunchError(fault, ALIKE)
-    first_host = env.get("MASTER_ADDR")
-    if nodes == 1:
-        first_host, node_rank = "127.0.0.1", 0
-    elif first_host:
-        node_rank = _node_rank(rank, local_rank, local_size, nodes)
-    else:
+    node_rank = _node_rank(rank, number(env, "FLUX_TASK_LOCAL_ID"), local_size, nodes)
+    first_host = "127.0.0.1"
+    if nodes > 1:
+        first_host = env.get("MASTER_ADDR")
+    if not first_host:
         first_host, node_rank = _read_taskmap(env, job, rank)
     return make_world(
         env,
@@ -65,23 +60,14 @@ def _read_taskmap(env, job, rank):
     """The node of rank 0, and the number of the node of `rank`. Raises LaunchError."""
     nodes = []
     for line in flux(env, "job", "taskmap", "--to=hosts", job).splitlines():
-        host, _, ranks = line.partition(": ")
-        nodes.append((_ranks(ranks), host))
+        host, _, text = line.partition(": ")  # `0-3` or `[0,2]` (flux-framework RFC 22)
+        ranks = hosts(f"[{text.strip('[]')}]")
+        nodes.append((list(map(int, ranks)), host))
     nodes.sort()
     for index, (ranks, _) in enumerate(nodes):
-        if rank in ranks and 0 in nodes[0][0]:
+        if rank in ranks and nodes[0][0][0] == 0:
             return nodes[0][1], index
     raise LaunchError(f"the nodes of Flux job {job} are not known: `flux job taskmap` failed", EXPORT)
-
-
-def _ranks(text):
-    """The ranks of a node, as `0-3` or `[0,2]` (flux-framework RFC 22), none for another text."""
-    ranks = []
-    for part in text.strip("[]").split(","):
-        first, _, last = part.partition("-")
-        if is_number(first) and is_number(last or first):
-            ranks += range(int(first), int(last or first) + 1)
-    return ranks
 
 
 def flux(env, *arguments):

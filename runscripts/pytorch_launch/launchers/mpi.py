@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The worlds of the MPI launchers: mpirun, mpiexec.
 
-Of these, only PALS reports the node of rank 0. It is the first host of the allocation, unless the user laid the
-ranks out in another way, which rank 0 detects (`rendezvous`).
+None of these reports the node of rank 0. It is the first host of the allocation, unless the user laid the ranks out in
+another way, which rank 0 detects (`rendezvous`).
 """
 
-from pytorch_launch import Problem, Record, ancestors, read
+from pytorch_launch import Problem, ancestors, read
 from pytorch_launch.launchers import HYDRA, OPEN_MPI, PALS
 from pytorch_launch.launchers.inherited import check_step
 from pytorch_launch.launchers.variables import launch_number, make_world, number, optional_number, read_list
@@ -15,16 +15,6 @@ COMMANDS = ("mpirun", "mpiexec", "orterun", "prterun")
 
 #: What Open MPI 4 passes to ranks if its user asked for a binding (--bind-to, --map-by, or these variables).
 OF_BINDING = ("OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_rmaps_base_mapping_policy")
-
-
-class Layout(Record):
-    """Where the ranks of a launch run.
-
-    The name of the node of rank 0, the number of ranks, that of ranks on the node of this rank, and the number of this
-    node, counted from the node of rank 0.
-    """
-
-    fields = "first_host size local_size node_rank"
 
 
 def open_mpi(env, hostname):
@@ -63,31 +53,19 @@ def _step_of_daemons(env):
 
 
 def pals(env, hostname):
-    """PALS, of HPE Cray systems with PBS (mpiexec(1) there; pals.h); Cray's PMI adds the size of the world.
-
-    The file PALS_APINFO has size and nodes of this launch, also where `mpiexec --hosts` chose them. Without it, as in a
-    container that does not bind its directory, the nodes are those of the job.
-    """
+    """PALS, of HPE Cray systems with PBS (mpiexec(1) there); Cray's PMI adds the size of the world."""
     names = ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE")
-    fields = {"launcher": PALS, "launch": launch_number(env.get("PALS_APID"))}
-    layout = read_layout(env.get("PALS_APINFO"), number(env, "PALS_RANKID"))
-    if layout is None or env.get("PMI_SIZE") not in (None, "", str(layout.size)):
-        return _world(env, hostname, names, **fields, node_rank=number(env, "PALS_NODEID"))
-    env = {**env, "PMI_SIZE": str(layout.size)}
-    return _world(env, hostname, names, **fields, first_host=layout.first_host, node_rank=layout.node_rank)
+    return _world(env, hostname, names, launcher=PALS, launch=launch_number(env.get("PALS_APID")))
 
 
-def _world(env, hostname, names, *, launcher, launch, first_host=None, node_rank=None):
-    """The world by the variables `names`; `first_host` and `node_rank` are None where the launcher reports neither."""
+def _world(env, hostname, names, *, launcher, launch):
+    """The world by the variables `names`."""
     rank, size, local_rank, local_size = [number(env, name) for name in names]
+    first_host, node_rank = _position(env, hostname)
     if local_size >= size:
         first_host = "127.0.0.1"
         node_rank = 0
-    elif first_host is None:
-        first_host, index = _position(env, hostname)
-        if node_rank is None:
-            node_rank = index
-    if node_rank is None:
+    elif node_rank is None:
         # This host has another name in the allocation: assume nodes that are alike, with blocks of ranks, which is the
         # default of every launcher.
         node_rank = max(0, rank - local_rank) // max(1, local_size)
@@ -148,32 +126,3 @@ def _position(env, host):
     if host in hosts:
         index = hosts.index(host)
     return first_host, index
-
-
-# The file that PALS writes on each node: an array of C structures without padding between them, whose header has their
-# sizes and places (pals.h, version 5). Of the header, every second number from the 16th to the 26th is one of these; of
-# the structure of a rank, its node is the third number; of that of a node, its name follows a number.
-HEADER = "28i"
-RANK = "3i"
-INT = 4
-
-
-def read_layout(path, rank):
-    """The Layout for rank `rank`; None if the file is not readable, such as in a container, or is no such file."""
-    from struct import error, unpack_from
-
-    try:
-        with open(path or "", "rb") as file:  # noqa: PTH123  (pathlib costs more than all of this package)
-            data = file.read()
-        rank_size, ranks, size, node_size, names, nodes = unpack_from(HEADER, data)[16:28:2]
-        node_of = [unpack_from(RANK, data, ranks + rank_size * number)[2] for number in range(size)]
-    except (OSError, error):
-        return None
-    if not 0 <= rank < size or len(data) < names + node_size * nodes:
-        return None
-    first = node_of[0]
-    start = names + node_size * first
-    host = data[start + INT : start + node_size].partition(b"\0")[0].decode(errors="replace")
-    if not 0 <= first < nodes or not host:
-        return None
-    return Layout(host, size, node_of.count(node_of[rank]), (node_of[rank] - first) % nodes)

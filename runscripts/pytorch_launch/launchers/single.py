@@ -45,25 +45,24 @@ TASK_NUMBERS = {
     "SLURM_NODEID": "0",
 }
 
-# Beginnings of the variables of clouds, and ends of those with the number of nodes, or with a list of them: Kubeflow
-# (torchrun(1) reads these), AWS Batch, SageMaker, Volcano (its plugin `svc`), SkyPilot, dstack, Azure Machine Learning.
-OF_TORCHRUN = "PET_"
-CLOUDS = (OF_TORCHRUN, "AWS_BATCH_", "SM_", "VC_", "SKYPILOT_", "DSTACK_", "AZUREML_")
-NODE_COUNTS = ("NNODES", "NUM_NODES", "NODES_NUM", "NODE_COUNT")
-HOSTS = "HOSTS"
+# Beginnings of the variables of clouds, and ends of those with the number of nodes: Kubeflow (torchrun(1) reads these),
+# AWS Batch, SkyPilot, dstack, Azure Machine Learning, Volcano (VC_WORKER_NUM).
+CLOUDS = ("PET_", "AWS_BATCH_", "SKYPILOT_", "DSTACK_", "AZUREML_", "VC_")
+NODE_COUNTS = ("NNODES", "NUM_NODES", "NODE_COUNT", "_NUM")
 
 # Variables that torchrun sets beside those of torch.
 ROLES = ("GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
 
 
-def process(env, hostname, inherited=None, known=()):
+def process(env, hostname, inherited=None):
     """A world of one. A batch script is such a process, with the SLURM_PROCID=0 of its job.
 
-    `inherited` is a variable of a launch around this job, None if there is none; `known` is that of `discover`.
-    Raises LaunchError for a rank of a launcher that is not known.
+    `inherited` is a variable of a launch around this job, None if there is none. Raises LaunchError for a rank of a
+    launcher that is not known.
     """
     check_cleaned(env, in_job(env), programs())
-    marks = [*_marks_of_rank(env), *_marks_of_cloud(env, known)]
+    marks = _marks_of_rank(env)
+    marks += [name for name in env if _is_of_cloud(name, env[name])]
     if inherited is None:
         inherited = _first_inherited(env, marks)
     # a launch around this job explains its variables, not the number of a task
@@ -90,8 +89,7 @@ def process(env, hostname, inherited=None, known=()):
         problems=problems,
         **fields_of_slurm(env),
     )
-    if known != CLOUDS:  # else the user says where the nodes of torchrun meet, which reads none of these
-        check_exported(env, world, {}, "no srun, mpirun or torchrun started this process")
+    check_exported(env, world, {}, "no srun, mpirun or torchrun started this process")
     return world
 
 
@@ -124,29 +122,10 @@ def _is_of_rank(name, env):
     return name.startswith(MARKS) and name.endswith(OF_RANK) and env[name].isdecimal()
 
 
-def _marks_of_cloud(env, known):
-    """The variables by which a cloud says that this is one of several nodes."""
-    marks, lists = [], []
-    hosts = set()
-    for name in env:
-        if not name.startswith(CLOUDS) or name.startswith(known):
-            continue
-        if name.endswith(NODE_COUNTS) and _most(env[name]) > 1:
-            marks.append(name)
-        elif name.endswith(HOSTS):  # Volcano has a list for each kind of task
-            lists.append(name)
-            hosts.update(host.strip(' []"') for host in env[name].split(","))
-    if len(hosts) > 1:
-        marks += lists
-    return marks
-
-
-def _most(text):
-    """The number in `2`, or in a range of torchrun, `1:2`; 1 for another text."""
-    most = text.rpartition(":")[2]
-    if is_number(most):
-        return int(most)
-    return 1
+def _is_of_cloud(name, value):
+    """Whether a variable is the number of several nodes of a cloud; torchrun's may be a range, as `1:4`."""
+    most = value.rpartition(":")[2]
+    return name.startswith(CLOUDS) and name.endswith(NODE_COUNTS) and is_number(most) and int(most) > 1
 
 
 def _unknown(env, marks):

@@ -69,7 +69,6 @@ def step(env, hostname):
         launcher=_launcher(env),
         job=number(env, "SLURM_JOB_ID"),
         step=INTERACTIVE_STEP if is_interactive else number(env, "SLURM_STEP_ID"),
-        reserved_port=_reserved_port(env, layout),
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
         cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
         masks=_masks(env, layout.local_size),
@@ -85,16 +84,6 @@ def _launcher(env):
     """Slurm, with the nodes of this step in its hints."""
     nodes = env.get("SLURM_STEP_NUM_NODES") or "<nodes>"
     return SLURM._replace(one_task_per_node=SLURM.one_task_per_node.format(nodes=nodes))
-
-
-def _reserved_port(env, layout):
-    """The first port of `srun --resv-ports`, as of 12000-12003 or 12000,12005; None without one."""
-    port = env.get("SLURM_STEP_RESV_PORTS", "").partition(",")[0].partition("-")[0]
-    if layout.has_components:  # each has a reservation of its own
-        return None
-    if is_number(port) and int(port) < 65536:
-        return int(port)
-    return None
 
 
 def _check_terminal(env, world):
@@ -191,7 +180,6 @@ def _read_layout(env):
     node = env.get("SLURMD_NODENAME")
     if node and len(nodes) > 1:
         index = nodes.index(node)
-    _check_tasks_here(env, counts[index])
     if len(nodes) == 1 < len(counts):
         return Layout(nodes[0], sum(counts), has_components=True)
     order = _components(env, set(nodes))
@@ -225,19 +213,6 @@ def _check_counts(env, nodes, counts):
     check_inside(env, "SLURM_NODEID", TASKS, len(counts))
 
 
-def _check_tasks_here(env, count):
-    """Raise LaunchError unless SLURM_GTIDS has the `count` ranks of this node, with this one at its local rank."""
-    text = env.get("SLURM_GTIDS")
-    if not text:
-        return
-    ranks = text.split(",")
-    rank = env.get("SLURM_PROCID")
-    local_rank = number(env, "SLURM_LOCALID")
-    if len(ranks) != count or local_rank >= count or ranks[local_rank] != rank:
-        fault = f"SLURM_PROCID={rank} is not number SLURM_LOCALID={local_rank} in SLURM_GTIDS={text}"
-        raise LaunchError(f"{fault}, of {TASKS}={env[TASKS]}", SUBMIT)
-
-
 def _check_order(order, nodes, node, node_rank):
     """Raise LaunchError unless the components' nodes, in their `order`, are those of the step and number this one."""
     if not node:
@@ -249,13 +224,9 @@ def _check_order(order, nodes, node, node_rank):
 
 def _first_of_unnamed(env, nodes, node):
     """The node of rank 0 in a step of components that Slurm does not name: known on two nodes only."""
-    node_rank = number(env, "SLURM_NODEID")
-    text = env.get("SLURM_GTIDS")
-    if text and (node_rank == 0) != ("0" in text.split(",")):
-        raise LaunchError(f"SLURM_NODEID={node_rank} of {node} does not follow from SLURM_GTIDS={text}", STRAY_EXPORT)
     if len(_tasks_per_node(env)) != 2:
         return None
-    if node_rank == 0:
+    if number(env, "SLURM_NODEID") == 0:
         return node
     return next((host for host in nodes if host != node), None)
 

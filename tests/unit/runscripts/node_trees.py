@@ -44,43 +44,55 @@ def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, memory_nodes=0
     that many `partitions`. `memory_nodes` is the number of NUMA nodes without CPUs.
     """
     gpus = gpus or {}
-    cpus = directory / "sys/devices/system/cpu"
-    write(cpus / "online", f"0-{cores * threads - 1}")
-    write(cpus / "smt/active", "1" if threads > 1 else "0")
-    for cpu in range(cores * threads):
-        siblings = ",".join(str(cpu % cores + cores * thread) for thread in range(threads))
-        write(cpus / f"cpu{cpu}/topology/thread_siblings_list", siblings)
-
-    size = cores // numa_nodes
-    of_socket = numa_nodes // sockets
-    for number in range(numa_nodes):
-        runs = (size * number + cores * thread for thread in range(threads))
+    write_cpus(directory, cores, threads)
+    of_node = cores // numa_nodes
+    for number in range(numa_nodes + memory_nodes):
         place = directory / f"sys/devices/system/node/node{number}"
-        write(place / "cpulist", ",".join(f"{first}-{first + size - 1}" for first in runs))
-        distances = [
-            10 if other == number else 12 if other // of_socket == number // of_socket else 32
-            for other in range(numa_nodes)
-        ]
-        write(place / "distance", " ".join(map(str, distances + [80] * memory_nodes)))
-    for number in range(numa_nodes, numa_nodes + memory_nodes):
-        write(directory / f"sys/devices/system/node/node{number}/cpulist", "")
-
+        runs = []
+        if number < numa_nodes:
+            firsts = range(of_node * number, cores * threads, cores)
+            runs = [f"{first}-{first + of_node - 1}" for first in firsts]
+            write(place / "distance", distances(number, numa_nodes, sockets, memory_nodes))
+        write(place / "cpulist", ",".join(runs))
     driver = directory / "sys/bus/pci/drivers" / {"amd": "amdgpu", "nvidia": "nvidia", None: "none"}[vendor]
-    for name in ("bind", "module", "new_id", "uevent"):
-        write(driver / name, "")
-    for count, (pci, numa_node) in enumerate(gpus.items()):
+    write(driver / "uevent", "")
+    for pci, numa_node in gpus.items():
         write(directory / f"sys/bus/pci/devices/{pci}/numa_node", str(numa_node))
         (driver / pci).mkdir()
-        if vendor == "nvidia":
-            uuid = f"GPU-{count:x}{'0' * 7}-d72c-4106-c12f-20bd9faed9f6"
-            information = f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t {200 + count}\nGPU UUID: \t {uuid}\n"
-            minor = len(gpus) - 1 - count  # in the order in which the driver found them, which may be another
-            information += f"Bus Location: \t {pci}\nDevice Minor: \t {minor}\n"
-            write(directory / f"dev/nvidia{minor}", "")
-            write(directory / f"proc/driver/nvidia/gpus/{pci}/information", information)
+    if vendor == "nvidia":
+        write_nvidia_gpus(directory, list(gpus))
     if vendor == "amd":
         write_amd_nodes(directory, numa_nodes, gpus, partitions)
     return str(directory)
+
+
+def write_cpus(directory, cores, threads):
+    cpus = directory / "sys/devices/system/cpu"
+    write(cpus / "online", f"0-{cores * threads - 1}")
+    write(cpus / "smt/active", str(int(threads > 1)))
+    for cpu in range(cores * threads):
+        siblings = range(cpu % cores, cores * threads, cores)
+        write(cpus / f"cpu{cpu}/topology/thread_siblings_list", ",".join(map(str, siblings)))
+
+
+def distances(number, numa_nodes, sockets, memory_nodes):
+    """The distances of a NUMA node to all: itself, those of its socket, those of another one, memory alone."""
+    of_socket = numa_nodes // sockets
+    found = [32] * numa_nodes + [80] * memory_nodes
+    first = number // of_socket * of_socket
+    found[first : first + of_socket] = [12] * of_socket
+    found[number] = 10
+    return " ".join(map(str, found))
+
+
+def write_nvidia_gpus(directory, addresses):
+    for count, pci in enumerate(addresses):
+        uuid = f"GPU-{count:x}{'0' * 7}-d72c-4106-c12f-20bd9faed9f6"
+        minor = len(addresses) - 1 - count  # in the order in which the driver found them, which may be another
+        information = f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t {200 + count}\nGPU UUID: \t {uuid}\n"
+        information += f"Bus Location: \t {pci}\nDevice Minor: \t {minor}\n"
+        write(directory / f"dev/nvidia{minor}", "")
+        write(directory / f"proc/driver/nvidia/gpus/{pci}/information", information)
 
 
 def write_amd_nodes(directory, numa_nodes, gpus, partitions=1):

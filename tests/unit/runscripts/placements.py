@@ -24,7 +24,7 @@ def step_gpus(env):
 
 def choose_devices(env, root, rank, size, **fields):
     """The Devices of a rank with environment `env` on the node at `root`."""
-    return devices.choose_devices(env, read_node(root), world(rank, size, **{**step_gpus(env), **fields}))
+    return devices.choose_devices(env, read_node(root), world(rank, size, **dict(step_gpus(env), **fields)))
 
 
 def choose_cores(root, allowed, rank, size, job_cpus, cpus_per_task, chosen, *, launcher=None, **fields):

@@ -9,7 +9,7 @@ from programs import program
 from pytorch_launch import LaunchError, active
 from pytorch_launch.active import choose_python
 from tables import name, table
-from variables import variables
+from variables import changed, variables
 
 VERSION = ".".join(map(str, sys.version_info[:3]))
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -164,7 +164,7 @@ def test_an_environment_that_cannot_run_is_an_error_with_the_remedy(module, plac
     conda(places / "other_conda")
     make("deleted", home="/opt/python/bin")
     with pytest.raises(LaunchError) as raised:
-        choose_python({**module, **variables(row["variables"]), "PATH": expand(row["path"], places, module)})
+        choose_python(changed(module, row["variables"], PATH=expand(row["path"], places, module)))
     assert row["error"] in str(raised.value)
 
 

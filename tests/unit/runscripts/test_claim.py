@@ -12,6 +12,7 @@ from pytorch_launch import LaunchError
 from pytorch_launch.claim import hold, hold_port
 from pytorch_launch.launchers.discovery import discover
 from pytorch_launch.rendezvous import Place
+from test_private import put_in_the_way
 from variables import variables
 
 HOLD = """
@@ -82,16 +83,10 @@ def test_rank_0_finds_a_program_that_listens(tmp_path, first, step):
             hold_port(discover(step, "nid001003"), place, [str(tmp_path)])
 
 
-@pytest.mark.parametrize("state", ["public", "link", "file"])
-def test_a_directory_that_another_user_may_fill_is_not_used(tmp_path, port, step, state):
+@pytest.mark.parametrize("kind", ["0777", "link", "file"])
+def test_a_directory_that_another_user_may_fill_is_not_used(tmp_path, port, step, kind):
     directories = [tmp_path / "first", tmp_path / "second"]
-    if state == "public":
-        directories[0].mkdir(mode=0o777)
-        directories[0].chmod(0o777)
-    elif state == "link":
-        directories[0].symlink_to(tmp_path)
-    else:
-        directories[0].write_text("")
+    put_in_the_way(directories[0], kind)
     hold_port(discover(step, "nid001003"), Place("nid001002", port, "7.0"), directories)
     assert [path.name for path in directories[1].iterdir()] == [f"port-{port}-nid001002"]
     directories[1].chmod(0o777)  # without any, rank 0 tries the port

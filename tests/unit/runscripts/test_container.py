@@ -35,19 +35,28 @@ def test_a_cleaned_environment_is_an_error_that_names_the_option(tmp_path, monke
         check_cleaned({}, False, set())
 
 
-@pytest.mark.parametrize("launcher", ["slurmstepd", "mpirun", "bash"])
-def test_so_is_one_of_an_image_that_brings_the_launcher(runscripts, tmp_path, launcher):
+@pytest.mark.parametrize(
+    ("launcher", "variable", "is_fault"),
+    [
+        ("slurmstepd", "APPTAINER_CONTAINER", True),
+        ("mpirun", "APPTAINER_CONTAINER", True),
+        ("bash", "APPTAINER_CONTAINER", False),
+        ("mpirun", "HOME", False),  # on a host
+        ("mpirun", "USER", False),
+        ("slurmstepd", "SLURM_JOB_ID", False),
+    ],
+)
+def test_so_is_one_of_an_image_that_brings_the_launcher(runscripts, tmp_path, launcher, variable, is_fault):
     """Its wheel: no directory is bound. The processes above it show what started it."""
     (tmp_path / launcher).symlink_to("/bin/bash")
-    main, image = f"{runscripts}/pytorch_launch/__main__.py", {"APPTAINER_CONTAINER": "/image.sif"}
-    program = f"{sys.executable} -I -S {main} conda-python-distributed --dry-run; exit $?"
-    passed_on = [({**image, name: "7"}, False) for name in ("SLURM_JOB_ID", "USER")]
-    for more, is_fault in (({}, False), (image, launcher != "bash"), *passed_on):
-        env = {"TMPDIR": str(tmp_path), **more}
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        done = subprocess.run([tmp_path / launcher, "-c", program], env=env, text=True, check=False, **pipes)
-        message = f"{launcher} started this image, but its variables are missing: --cleanenv"
-        assert (done.returncode, message in done.stderr) == (2 * is_fault, is_fault)
+    main = f"{runscripts}/pytorch_launch/__main__.py"
+    line = f"{sys.executable} -I -S {main} conda-python-distributed --dry-run; exit $?"
+    env = {"TMPDIR": str(tmp_path), variable: "7"}
+    if variable in ("USER", "SLURM_JOB_ID"):
+        env["APPTAINER_CONTAINER"] = "/image.sif"
+    done = subprocess.run([tmp_path / launcher, "-c", line], env=env, text=True, check=False, capture_output=True)
+    message = f"{launcher} started this image, but its variables are missing: --cleanenv"
+    assert (done.returncode, message in done.stderr) == (2 * is_fault, is_fault)
 
 
 def test_the_runscripts_of_a_host_are_no_image(monkeypatch):

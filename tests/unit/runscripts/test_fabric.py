@@ -10,7 +10,7 @@ from pytorch_launch.fabric import fabric_name
 from pytorch_launch.plan import make_plan
 from pytorch_launch.topology import read_node
 from tables import name, table
-from variables import variables
+from variables import changed, variables
 
 USE_PLAIN = "Correct PYTORCH_FABRIC_NAME, or export it empty to use the plain names"
 
@@ -49,7 +49,7 @@ def rank(step, number):
     """The variables of one rank of the step of 2 nodes with 2 tasks each."""
     node = number // 2
     own = f"SLURM_PROCID={number} SLURM_LOCALID={number % 2} SLURM_NODEID={node} SLURMD_NODENAME=nid00100{node + 2}"
-    return {**step, **variables(own)}
+    return changed(step, own)
 
 
 def warnings(plan):
@@ -82,8 +82,8 @@ def test_a_name_of_another_nodes_address_stops_rank_0_before_the_others_wait_for
 
 def test_the_users_address_takes_precedence_and_no_name_is_looked_up(step, monkeypatch):
     monkeypatch.setattr(fabric, "look_up", None)
-    assert "MASTER_ADDR" not in plan({**rank(step, 0), "MASTER_ADDR": "head"}).changes
-    assert plan({**rank(step, 0), "PYTORCH_FABRIC_NAME": ""}).changes["MASTER_ADDR"] == "nid001002"
+    assert "MASTER_ADDR" not in plan(changed(rank(step, 0), MASTER_ADDR="head")).changes
+    assert plan(changed(rank(step, 0), PYTORCH_FABRIC_NAME="")).changes["MASTER_ADDR"] == "nid001002"
 
 
 def test_a_world_on_one_node_uses_its_plain_name(step, monkeypatch):
@@ -97,7 +97,7 @@ def test_a_world_on_one_node_uses_its_plain_name(step, monkeypatch):
 
 def agent(step, node, **changes):
     """The plan and the options of torchrun's agent on a node of two."""
-    step = {**rank(step, 2 * node), "SLURM_PROCID": str(node), "SLURM_LOCALID": "0", **changes}
+    step = changed(rank(step, 2 * node), f"SLURM_PROCID={node} SLURM_LOCALID=0", **changes)
     two = variables("SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2)")
     env = {"PYTORCH_FABRIC_NAME": "*i", **step, **two}
     return make_agent_plan(env, plan(env), read_options([], env))
@@ -130,7 +130,7 @@ hsn1            | GLOO_SOCKET_IFNAME=     | NCCL_SOCKET_IFNAME==hsn1
 @pytest.mark.parametrize("row", table(INTERFACES), ids=name)
 def test_the_first_interface_that_is_up_becomes_that_of_gloo_and_nccl(step, names, with_address, tmp_path, row):
     root = node(tmp_path, hsn0="down", hsn1="up", hsn2="up", lo="unknown", ib0="lowerlayerdown")
-    env = {**rank(step, 0), "PYTORCH_SOCKET_IFNAME": row["list"], **variables(row["variables"])}
+    env = changed(rank(step, 0), row["variables"], PYTORCH_SOCKET_IFNAME=row["list"])
     made = plan(env, root)
     assert {name: value for name, value in made.changes.items() if "IFNAME" in name} == variables(row["set"])
     assert warnings(made) == []
@@ -139,7 +139,7 @@ def test_the_first_interface_that_is_up_becomes_that_of_gloo_and_nccl(step, name
 def test_a_node_without_a_usable_interface_sets_none_and_names_what_each_lacks(step, names, with_address, tmp_path):
     with_address.remove("hsn1")
     root = node(tmp_path, hsn0="down", hsn1="up")
-    plans = [plan({**rank(step, number), "PYTORCH_SOCKET_IFNAME": "hsn0 hsn1 hsn2"}, root) for number in (0, 1)]
+    plans = [plan(changed(rank(step, number), PYTORCH_SOCKET_IFNAME="hsn0 hsn1 hsn2"), root) for number in (0, 1)]
     assert not [made for made in plans if {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} & set(made.changes)]
     assert warnings(plans[1]) == []
     (warning,) = warnings(plans[0])

@@ -5,7 +5,7 @@ from pytorch_launch.flight import choose_dumps, make_dumps
 from pytorch_launch.plan import make_plan
 from pytorch_launch.topology import read_node
 from tables import name, table
-from variables import variables
+from variables import changed
 
 #: Variables; the settings, with the new names or the old ones (torch before 2.8); and whether there is a directory.
 SETTINGS = """
@@ -34,7 +34,7 @@ FILES = {"new": "TORCH_FR_DUMP_TEMP_FILE", "old": "TORCH_NCCL_DEBUG_INFO_TEMP_FI
 @pytest.mark.parametrize("row", table(SETTINGS), ids=name)
 def test_what_is_not_exported_is_set_and_dumps_have_the_name_of_their_launch(tmp_path, row):
     directory = f"{tmp_path}/.cache/pytorch-dumps"
-    dumps = choose_dumps({"HOME": str(tmp_path), **variables(row["variables"].format(dumps=directory))}, "7.0")
+    dumps = choose_dumps(changed({"HOME": str(tmp_path)}, row["variables"].format(dumps=directory)), "7.0")
     expected = {}
     if row["size"]:
         expected[SIZES[row["size"]]] = "2000"
@@ -61,6 +61,6 @@ def test_several_ranks_with_gpus_get_the_settings(step, lumi, dgx, laptop, tmp_p
     alone = "SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NUM_NODES=1 SLURM_PROCID=0 "
     alone += "SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_STEP_NODELIST=nid001003"
     for root, more, count in ((lumi, "", 3), (dgx, "", 3), (laptop, "", 0), (lumi, alone, 0)):
-        env = {**step, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **variables(more)}
+        env = changed(step, more, HOME=str(tmp_path), TMPDIR=str(tmp_path))
         changes = make_plan(env, read_node(root)._replace(host="vm")).changes
         assert sum(name.startswith(("TORCH_FR", "TORCH_NCCL")) for name in changes) == count

@@ -6,7 +6,7 @@ import pytest
 from pytorch_launch import container, isolation
 from pytorch_launch.isolation import isolate, shadowing
 from tables import name, table
-from variables import variables
+from variables import changed, variables
 
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -95,7 +95,7 @@ def test_a_torch_of_the_user_that_hides_the_modules_is_named(tmp_path, monkeypat
     """A venv module puts its own torch first."""
     torch = directory(tmp_path / "lib" / PYTHON / "site-packages" / "torch")
     message = f"{torch} hides the torch of /module. To use it, remove this one: `rm -r {torch} {torch}-*.dist-info`"
-    env = {**variables(row["variables"]), "PYTHONUSERBASE": str(tmp_path)}
+    env = changed({}, row["variables"], PYTHONUSERBASE=str(tmp_path))
     assert [str(problem) for problem in shadowing(env)] == [message] * (row["is named"] == "yes")
     monkeypatch.setattr(isolation, "USER_VENV", str(tmp_path))
     (problem,) = shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"})

@@ -13,7 +13,7 @@ import pytest
 from pytorch_launch import LaunchError
 from pytorch_launch.launchers.discovery import discover
 from pytorch_launch.launchers.slurm import first_host
-from variables import variables
+from variables import changed, variables
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +32,6 @@ HETEROGENEOUS = variables(
 )
 
 
-def test_each_component_reserves_ports_for_itself():
-    assert discover({**HETEROGENEOUS, "SLURM_STEP_RESV_PORTS": "12000-12003"}, "vm").reserved_port is None
-
-
 @pytest.mark.parametrize(
     ("changes", "first"),
     [
@@ -47,7 +43,7 @@ def test_each_component_reserves_ports_for_itself():
 )
 def test_components_without_a_name_have_a_first_node_on_two_nodes_only(changes, first):
     """As in `srun A : B` in a plain job; all ranks agree."""
-    assert discover({**HETEROGENEOUS, "SLURM_HET_SIZE": "", **variables(changes)}, "vm").first_host == first
+    assert discover(changed(HETEROGENEOUS, changes, SLURM_HET_SIZE=""), "vm").first_host == first
 
 
 @pytest.mark.parametrize(
@@ -61,7 +57,7 @@ def test_components_without_a_name_have_a_first_node_on_two_nodes_only(changes, 
 )
 def test_components_that_do_not_give_the_number_of_a_node_are_an_error(changes):
     with pytest.raises(LaunchError, match="of nid001001 does not follow from the components of the step"):
-        discover({**HETEROGENEOUS, **variables(changes)}, "vm")
+        discover(changed(HETEROGENEOUS, changes), "vm")
 
 
 # Variables of another step or job
@@ -134,10 +130,8 @@ def test_variables_of_a_launch_around_the_job_are_an_error_in_its_steps(task, st
 
 @pytest.mark.parametrize("sign", [*SIGNS, "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"])
 def test_variables_of_a_launch_around_the_job_do_not_hold_for_its_batch_script(task, batch_script, sign):
-    inherited = {
-        sign: SIGNS.get(sign, "1"),
-        **variables("RANK=1 WORLD_SIZE=2 MASTER_ADDR=far MASTER_PORT=1 ROLE_RANK=1"),
-    }
+    inherited = variables("RANK=1 WORLD_SIZE=2 MASTER_ADDR=far MASTER_PORT=1 ROLE_RANK=1")
+    inherited[sign] = SIGNS.get(sign, "1")
     world = discover(task({**batch_script, **inherited}), "vm")
     assert world.size == 1
     assert set(inherited) <= set(world.strays)
@@ -171,7 +165,7 @@ def test_a_job_that_a_rank_submits_is_no_rank_of_its_launch_and_may_start_anothe
     task, monkeypatch, job, daemon, inherited, program, of_the_next
 ):
     """bsub, `flux batch` and `qsub -V` pass the variables of a rank on, as sbatch does."""
-    env = task({**variables(job), **inherited})
+    env = task(changed(inherited, job))
     above = [(env["SLURM_TASK_PID"], "bash"), ("1", daemon)]
     if not job.startswith("SLURM"):
         del env["SLURM_TASK_PID"]
@@ -198,7 +192,7 @@ def test_a_launch_of_this_package_is_known_by_the_job_in_its_name(step, batch_sc
 
 def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task, step):
     """mpirun in a shell of `srun --pty`: the task started without the variables of mpirun."""
-    env = {**task({**step, "SLURM_STEP_NUM_TASKS": "8"}), "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    env = dict(task({**step, "SLURM_STEP_NUM_TASKS": "8"}), OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2")
     env.update(OMPI_COMM_WORLD_LOCAL_RANK="0", OMPI_COMM_WORLD_LOCAL_SIZE="2", SLURM_STEP_NUM_NODES="2")
     assert discover(env, "nid001003").size == 2
     with pytest.raises(LaunchError, match="WORLD_SIZE=2, but SLURM_STEP_NUM_TASKS=8"):

@@ -25,12 +25,6 @@ def test_the_threads_of_a_core_are_one_core_and_a_cpu_without_a_list_is_its_own(
     assert topology.read_node(root, allowed={5}).cores({5}) == [[5]]
 
 
-def test_a_numa_node_may_have_memory_only_and_any_number(tmp_path):
-    root = node_trees.node(tmp_path, cores=4, numa_nodes=2)
-    (tmp_path / "sys/devices/system/node/node10").mkdir()
-    assert list(topology.read_node(root).numa) == [0, 1, 10]
-
-
 def test_gpus_whose_device_files_a_container_leaves_out_do_not_count(tmp_path):
     root = node_trees.perlmutter(tmp_path)
     assert len(topology.read_node(root).gpus) == 4

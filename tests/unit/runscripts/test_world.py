@@ -1,13 +1,11 @@
 """Which world a process belongs to, by the variables that its launcher set: a row of a table is a process."""
 
 import pytest
-from apinfo_files import apinfo_file
 from pytorch_launch import LaunchError
 from pytorch_launch.launchers import inherited, is_first_task_of_node
 from pytorch_launch.launchers.discovery import discover
-from pytorch_launch.launchers.mpi import read_layout
 from tables import name, table
-from variables import BATCH_SCRIPT, MPIRUN, STEP, variables
+from variables import BATCH_SCRIPT, MPIRUN, STEP, changed, variables
 
 ENVIRONMENTS = {
     "step": STEP,
@@ -46,7 +44,6 @@ def find(directory, names, changes="", host="nid001002"):
     """The World of a process on a host, by the environments `names`, and `changes`: -NAME removes a variable."""
     for file, text in FILES.items():
         (directory / file).write_text(text)
-    (directory / "apinfo").write_bytes(apinfo_file(5, [0, 0, 1, 1], ["x4407c6s2b0n0", "x4407c6s7b0n0"]))
     env = {name: value for each in names.split() for name, value in ENVIRONMENTS[each].items()}
     for word in changes.replace("FILES", str(directory)).split():
         name, is_set, value = word.partition("=")
@@ -79,10 +76,6 @@ step          | SLURM_STEP_NODELIST=nid[001-004] SLURM_STEP_TASKS_PER_NODE=2(x3)
 step          | SLURM_STEP_NODELIST=nid[001-004] SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=7 SLURM_LOCALID=0 SLURM_NODEID=3 SLURMD_NODENAME=nid004 | 3/7 0/1 3 |
 step          | SLURM_CPUS_PER_TASK=4                                        | 3/4 1/2 1 | node_cpus=8; cpus_per_task=4
 step          | -SLURM_CPUS_ON_NODE                                          | 3/4 1/2 1 | node_cpus=None; cpus_per_task=None
-step          | SLURM_STEP_RESV_PORTS=12000-12003                            | 3/4 1/2 1 | reserved_port=12000
-step          | SLURM_STEP_RESV_PORTS=12000,12005                            | 3/4 1/2 1 | reserved_port=12000
-step          | SLURM_STEP_RESV_PORTS=65536                                  | 3/4 1/2 1 | reserved_port=None
-step          | SLURM_STEP_RESV_PORTS=(null)                                 | 3/4 1/2 1 | reserved_port=None
 # GPUs that Slurm reports, to ranks of mpirun as well
 step          | SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=2,3                     | 3/4 1/2 1 | node_gpus=4; step_gpus=[2, 3]
 mpi           | SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=gpu                     | 3/4 1/2 1 | node_gpus=4; step_gpus=None
@@ -99,8 +92,6 @@ batch         | SLURM_STEP_ID=4294967291 SLURM_STEP_NUM_TASKS=4              | 0
 # settings of MPI
               | PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self | 0/1 0/1 0 |
 # clouds with one node
-              | VC_WORKER_NUM=1 VC_WORKER_HOSTS=w-0.x JOB_COMPLETION_INDEX=1 AWS_BATCH_JOB_ARRAY_INDEX=3 | 0/1 0/1 0 |
-              | SM_HOSTS=["algo-1"] SM_CURRENT_INSTANCE_GROUP_HOSTS=["algo-1"] SM_NUM_GPUS=8 | 0/1 0/1 0 |
               | AWS_BATCH_JOB_NUM_NODES=1 PET_NNODES=1 PET_NPROC_PER_NODE=auto SKYPILOT_NUM_NODES=1 | 0/1 0/1 0 |
               | MV2_USE_CUDA=1 HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 LSF_PM_TASKID=1 | 0/1 0/1 0 |
               | PALS_STARTUP_SIZE=none _CONDOR_NPROCS=1 _CONDOR_PROCNO=0     | 0/1 0/1 0 |
@@ -114,9 +105,6 @@ mpi           |                                                              | 3
 hydra         |                                                              | 3/4 1/2 1 | first_host=nid001001; node=nid001002; job=7; source=MPICH
 pals pmi      | PBS_NODEFILE=FILES/nodes                                     | 3/4 1/2 1 | first_host=nid001001; source=PALS
 pals pmi      | PBS_NODEFILE=FILES/absent                                    | 3/4 1/2 1 | first_host=None
-# PALS names the node of rank 0 where the nodes do not have the job's list, as with `mpiexec --hosts`
-pals          | PALS_RANKID=0 PALS_LOCAL_RANKID=0 PALS_NODEID=0 PALS_APINFO=FILES/apinfo PBS_NODEFILE=FILES/absent | 0/4 0/2 0 | first_host=x4407c6s2b0n0
-pals          | PALS_RANKID=2 PALS_LOCAL_RANKID=0 PALS_NODEID=1 PALS_APINFO=FILES/apinfo PBS_NODEFILE=FILES/absent | 2/4 0/2 1 | first_host=x4407c6s2b0n0
 # another name than the allocation's: counted in blocks
 mpi           | SLURM_JOB_NODELIST=n[1-2]                                    | 3/4 1/2 1 |
 # in whichever order its ranks are
@@ -145,22 +133,11 @@ def test_a_process_is_a_rank_of_its_launchers_world(tmp_path, row):
         assert f"{field.partition('=')[0]}={getattr(world, field.partition('=')[0])}" == field
 
 
-@pytest.mark.parametrize("length", [0, 50, 130, 200, 240])
-def test_a_file_of_pals_that_is_cut_off_is_not_read(tmp_path, length):
-    (tmp_path / "apinfo").write_bytes(apinfo_file(5, [0, 0, 1, 1], ["a", "b"])[:length])
-    assert read_layout(tmp_path / "apinfo", 3) is None
-    for ranks, hosts in (([0], []), ([1], ["a"]), ([-1], ["a"]), ([0], [""])):
-        (tmp_path / "apinfo").write_bytes(apinfo_file(5, ranks, hosts))
-        assert read_layout(tmp_path / "apinfo", 0) is None
-
-
 def test_the_nodes_of_a_job_of_lsf_are_counted():
     for hosts, count in (("a 4 b 4 c 4", 3), ("a 4", 1)):
         assert discover({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": hosts}, "a").allocation == (1, count, "mpirun")
 
 
-SIZES, EIGHT = "SLURM_STEP_NUM_TASKS=5 SLURM_NTASKS=5", "SLURM_STEP_NUM_TASKS=8 SLURM_STEP_NUM_NODES=2"
-ALONE = "RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
 FAULTS = """
 names         | changes                                                      | fault
 # both variables are named, with their values
@@ -179,11 +156,7 @@ torchrun      | RANK=8                                                       | R
 # variables of two steps
 step          | SLURM_NTASKS=2                                               | SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4...Submit the job from a shell without
 step          | SLURMD_NODENAME=nid001001                                    | SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid[001002-
-step          | SLURM_GTIDS=0,1                                              | SLURM_PROCID=3 is not number SLURM_LOCALID=1 in SLURM_GTIDS=0,1...Submit the job
-step          | SLURM_GTIDS=2,3 SLURM_LOCALID=0                              | SLURM_PROCID=3 is not number SLURM_LOCALID=0 in
 step          | SLURM_STEP_NODELIST=nid[001002-001004]                       | nid[001002-001004] has more nodes than SLURM_STEP_TASKS
-step | SLURM_NODEID=0 SLURM_GTIDS=2,3 | SLURM_NODEID=0 of nid001003 does not follow from SLURM_GTIDS=2,3
-step          | SLURM_GTIDS=2,3,4                                            | in SLURM_GTIDS=2,3,4, of SLURM_STEP_TASKS_PER_NODE=2(x2)
 # launchers with fewer ranks than the step has tasks were started outside of it
 step torchrun | RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 WORLD_SIZE=1          | WORLD_SIZE=1, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC
 step mpi      | SLURM_STEP_NUM_TASKS=8 SLURM_STEP_NUM_NODES=2                | WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8. Unset ...OMPI_COMM_WORLD_RANK
@@ -251,13 +224,11 @@ LSF_PM_TASKID=2 LSB_JOBID=7
 _CONDOR_PROCNO=0 _CONDOR_NPROCS=2
 SUBMITIT_LOCAL_GLOBALID=1 SUBMITIT_LOCAL_LOCALID=1 SUBMITIT_LOCAL_NTASKS=2
 PMI_RANK=1 PMI_SIZE=2 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=2
-VC_WORKER_NUM=2 VC_WORKER_HOSTS=w-0,w-1
-VC_MASTER_HOSTS=m-0 VC_WORKER_HOSTS=w-0
 AWS_BATCH_JOB_NUM_NODES=2
 SKYPILOT_NUM_NODES=2
 DSTACK_NODES_NUM=2
 AZUREML_NODE_COUNT=2
-SM_HOSTS=["algo-1","algo-2"] SM_CURRENT_HOST=algo-1
+VC_MASTER_NUM=1 VC_WORKER_NUM=3
 PET_NNODES=2
 PET_NNODES=1:4
 """
@@ -304,7 +275,7 @@ def test_without_a_job_mpich_gives_its_ranks_no_number():
 def test_every_command_knows_the_first_task_of_a_node(names, first_task):
     env = {name: value for each in names.split() for name, value in ENVIRONMENTS[each].items()}
     assert not is_first_task_of_node(env)
-    assert is_first_task_of_node({**env, **variables(first_task)})
+    assert is_first_task_of_node(changed(env, first_task))
     assert is_first_task_of_node({})
 
 

@@ -6,6 +6,13 @@ def variables(text):
     return dict(word.split("=", 1) for word in text.split())
 
 
+def changed(env, text="", **more):
+    """The variables `env`, with those of `text` and `more` in place of theirs."""
+    found = dict(env)
+    found.update(variables(text), **more)
+    return found
+
+
 #: Task 3 of `srun -N2 --ntasks-per-node=2`, step 0 of job 7, Slurm 22.05. The job has one more node, in front.
 STEP = variables(
     "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001003] SLURM_NODELIST=nid[001001-001003] SLURM_NTASKS=4 "

@@ -6,7 +6,7 @@ import sys
 import pytest
 from command_environment import COMMANDS, PATH
 from programs import program
-from variables import variables
+from variables import changed, variables
 
 
 @pytest.fixture
@@ -63,4 +63,4 @@ def agent(step, home):
     show = "import json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
     program(home / "python", show, sys.executable)
     alone = "SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_PROCID=1 SLURM_LOCALID=0"
-    return {**step, **variables(alone), "PATH": f"{home}:{PATH}"}
+    return changed(step, alone, PATH=f"{home}:{PATH}")

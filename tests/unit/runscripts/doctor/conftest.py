@@ -38,7 +38,7 @@ def python(installation):
     """A function that makes a module whose Python answers with the given facts about torch, or fails."""
 
     def make(facts=None, error="", **changes):
-        env = {**installation(), "SIFPYTORCH": "/x.sif"}
+        env = dict(installation(), SIFPYTORCH="/x.sif")
         known = {"python": "/usr/bin/python3", "version": "2.13.0+cpu", "directory": "/opt/torch"}
         known.update(FACTS, in_image=True, prefix=None, total=8.0)
         answer = json.dumps({**known, **facts}) if facts is not None else ""

@@ -26,6 +26,28 @@ def test_without_a_module_it_reports_what_to_load_and_fails_and_checks_that_pass
 
 
 @pytest.mark.parametrize(
+    ("variables", "is_reported"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, True),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, False),
+        ({"FLUX_TASK_RANK": "1", "FLUX_TASK_LOCAL_ID": "1"}, False),
+        ({"SLURM_STEP_ID": "0", "SLURM_LOCALID": "1"}, False),
+    ],
+)
+def test_the_first_task_reports_for_its_node(doctor, variables, is_reported):
+    done = doctor("--only", "disk", **variables)
+    assert (done.returncode, bool(done.stdout)) == (0, is_reported)
+
+
+def test_variables_of_flux_around_a_step_of_slurm_do_not_silence_it(doctor):
+    flux = {"FLUX_TASK_RANK": "1", "FLUX_TASK_LOCAL_ID": "1"}
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_LOCALID": "0"}
+    # the task of the step started with them
+    script = 'SLURM_TASK_PID=$$ exec bash -c \'"$0" --only disk; true\' "$0"'
+    assert doctor(script=script, **flux, **step).stdout
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--only nope", "argument --only: no check 'nope': the checks are disk, module, torch, versions, gpu, network"),
@@ -51,12 +73,6 @@ def test_output_that_is_not_read_and_a_full_disk_are_no_traceback(doctor, script
     done = doctor(script=script)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", bool(message))
     assert done.stderr.startswith(f"pytorch-doctor: {message}" if message else "")
-
-
-# What is printed
-
-
-# The deadline
 
 
 def test_a_check_that_hangs_is_a_failure_and_those_after_it_are_not_run(monkeypatch):

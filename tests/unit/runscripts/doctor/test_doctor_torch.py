@@ -11,8 +11,11 @@ import pytest
 from pytorch_doctor import FAIL, OK, WARN
 from pytorch_doctor.checks import installation as checks
 from pytorch_doctor.probe import PROBE
+from tables import name, table
 
-ENV, BASE, MINE = "/home/u/env", "/home/u/base", "your own, in {}, hides the module's"
+ENV = "/home/u/env"
+BASE = "/home/u/base"
+MINE = "your own, in {}, hides the module's"
 #: What torch reports; then verdict, message, remedy.
 TORCHES = [
     ({"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's", "move it"),
@@ -30,11 +33,6 @@ def test_another_torch_is_told_from_the_modules(python, facts, verdict, message,
     assert found.verdict == verdict and message in found.finding and remedy in found.remedy
 
 
-#: Standard errors of an image that does not start: a node that denies containers is no fault of the installation.
-SQUASHFUSE = (
-    "FATAL:   container creation failed: squashfuse_ll exited: fuse: failed to open /dev/fuse: Permission denied"
-)
-NAMESPACES = "ERROR  : Failed to create user namespace: not allowed"
 SAID = "/e is active, but its Python, /e/p, does not exist on this host"
 
 
@@ -42,11 +40,11 @@ SAID = "/e is active, but its Python, /e/p, does not exist on this host"
     ("error", "finding", "remedy"),
     [
         ("ImportError: libx", "python does not import torch: ImportError: libx", "unset PYTHONPATH; "),
-        (SQUASHFUSE, "failed to open /dev/fuse", "Containers need /dev/fuse; ask an"),
-        ("FATAL:   fuse: device not found, try modprobe fuse first", "device not found", "Containers need /dev/fuse"),
-        ("FATAL:   user: unknown userid 54321", "unknown userid 54321", "report the node to the site"),
-        (NAMESPACES, NAMESPACES, "Containers need user namespaces"),
-        ("FATAL: no such format", "FATAL: no such format", "run `check-image`, and install"),
+        (
+            "FATAL: no such format",
+            "FATAL: no such format",
+            "look for this message in docs/troubleshooting.md, or run `check-image`",
+        ),
         (f"conda-python-simple: {SAID}. Deactivate it", SAID, "Deactivate it"),  # the launcher's words
     ],
 )
@@ -111,32 +109,23 @@ def test_every_gpu_computes_and_the_one_that_does_not_is_named(tmp_path, setting
     assert facts["devices"] == [f"GPU {index}" for index in range(setting["gpus"])]
 
 
-@pytest.mark.parametrize(
-    ("version", "env", "files", "plugin"),
-    [
-        ("cuda", {}, ["nccl-net.so"], "libnccl-net.so"),
-        ("cuda", {}, ["rccl-net.so", "nccl-net-ofi.so"], None),
-        ("hip", {}, ["rccl-net.so"], "librccl-net.so"),
-        ("hip", {}, ["nccl-net.so"], "libnccl-net.so"),
-        ("cuda", {"NCCL_NET_PLUGIN": "ofi"}, ["nccl-net-ofi.so"], "libnccl-net-ofi.so"),
-        ("cuda", {"NCCL_NET_PLUGIN": "ofi"}, ["nccl-net.so"], None),
-        ("cuda", {"NCCL_NET_PLUGIN": "none"}, ["nccl-net.so"], None),
-    ],
-)
-def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(tmp_path, version, env, files, plugin):
+PLUGINS = """
+torch | NCCL_NET_PLUGIN | files                      | plugin
+cuda  |                 | nccl-net.so                | libnccl-net.so
+cuda  |                 | rccl-net.so nccl-net-ofi.so | None
+hip   |                 | rccl-net.so                | librccl-net.so
+hip   |                 | nccl-net.so                | libnccl-net.so
+cuda  | ofi             | nccl-net-ofi.so            | libnccl-net-ofi.so
+cuda  | ofi             | nccl-net.so                | None
+cuda  | none            | nccl-net.so                | None
+"""
+
+
+@pytest.mark.parametrize("row", table(PLUGINS), ids=name)
+def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(tmp_path, row):
     (library,) = Path(ctypes.util.__file__).parents[1].glob("lib-dynload/_ctypes.*.so")
-    for name in files:
-        shutil.copy(library, tmp_path / f"lib{name}")
-    facts = probe(tmp_path, {"LD_LIBRARY_PATH": str(tmp_path), **env}, gpus=1, **{version: "7.0"})
-    assert facts["plugin"] == plugin
-
-
-def test_the_probe_names_the_environment_that_torch_is_in(tmp_path):
-    prefix = tmp_path / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
-    (place,) = prefix.glob("lib/python3*/site-packages")
-    (place / "torch").mkdir()
-    (place / "torch" / "__init__.py").write_text(STAND_IN.format(setting={}).replace("sys.prefix =", "_ ="))
-    (tmp_path / "link").symlink_to(prefix)  # as home directories often are
-    answer = subprocess.check_output([tmp_path / "link" / "bin" / "python", "-c", PROBE], text=True)
-    assert json.loads(answer.splitlines()[-1])["prefix"] == str(tmp_path / "link")
+    for file in row["files"].split():
+        shutil.copy(library, tmp_path / f"lib{file}")
+    env = {"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": row["NCCL_NET_PLUGIN"]}
+    facts = probe(tmp_path, env, gpus=1, **{row["torch"]: "7.0"})
+    assert str(facts["plugin"]) == row["plugin"]

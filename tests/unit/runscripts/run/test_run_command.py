@@ -7,10 +7,9 @@ import time
 
 import pytest
 from programs import program
-from pytorch_run import killed_nodes, parse
+from pytorch_run import failed_nodes, parse
 from tables import name as row_name
 from tables import table
-from variables import variables
 
 
 def test_own_options_and_those_of_srun_may_be_mixed():
@@ -67,6 +66,8 @@ case "$*" in
 *) source "./step-$(grep -c -v -e pytorch-doctor -e '^$' calls)" ;;
 esac
 """
+#: Without rows for pytorch-stacks.
+SQUEUE = "[[ $* = *%i* ]] || cat jobs"
 ENV = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "3", "SLURM_JOB_NUM_NODES": "3"}
 LAUNCHER = "conda-python-distributed train.py"
 
@@ -75,8 +76,9 @@ class Cluster:
     """A directory with the commands of Slurm, what they answer, and the steps, each a script."""
 
     def __init__(self, directory, command):
-        self.directory, self.command = directory, command
-        for name, text in {"srun": SRUN, "squeue": "cat jobs", "sinfo": "cat nodes"}.items():
+        self.directory = directory
+        self.command = command
+        for name, text in {"srun": SRUN, "squeue": SQUEUE, "sinfo": "cat nodes"}.items():
             program(directory / name, text, "/bin/bash")
         self.write(alive="n1 n2 n3", dead="", jobs="7|RUNNING|n[1-3]", nodes="n1|mixed|none", calls="")
         self.write(step_1="exit 0", step_2="exit 0")
@@ -108,138 +110,129 @@ def cluster(tmp_path, runscripts):
     return Cluster(tmp_path, runscripts / "pytorch-run")
 
 
-#: Steps that leave traces, each of a node that failed.
-REMOVED, DOWN = "echo '7|RUNNING|n[1,3]' >jobs", "echo 'n2|down*|Not responding' >nodes"
-REPORTS = "echo 'n2|{}|x' >nodes; exit 0".format
-DRAINED = {"nodes": "n1|draining|update", "step_1": "echo 'n2|draining|GPU 3' >>nodes; exit 1"}
-KILLED = "srun: error: n2: tasks 2-3: Killed\nsrun: error: n1: tasks 0-1: Terminated"
-TWO_FAIL = {"step_1": "echo n2 n3 >alive; exit 1", "step_2": "echo n3 >alive; exit 1"}
-LEFT = "exited with status 137. No spare node is left: 2 of the 3 nodes that it needs, as n2 failed"
-ENDED = "job 7 has ended, or Slurm does not answer. "
-REFUSED = "srun: error: Unable to create step for job 7: CPU count per node"
-NO_ROUTE = "failed: srun: Task launch failed"
 GPU = '{"check": "gpu", "verdict": "FAIL", "finding": "none"}'
-WARNING = GPU.replace("FAIL", "WARN")
-NO_GPUS = {"fails_n1": GPU, "fails_n3": GPU}
 FULL = f'{GPU}, {{"check": "disk", "verdict": "FAIL", "finding": "No space left on device"}}'
-OF_CHECKS = "all nodes: pytorch-doctor: gpu: none...n2 failed: pytorch-doctor: disk: No space left on device"
-HETEROGENEOUS = variables(
-    "SLURM_JOB_ID=7 SLURM_HET_SIZE=2 SLURM_NTASKS=4 SLURM_JOB_ID_HET_GROUP_0=7 SLURM_NTASKS_HET_GROUP_0=1 "
-    "SLURM_JOB_NUM_NODES_HET_GROUP_0=1 SLURM_JOB_ID_HET_GROUP_1=8 SLURM_NTASKS_HET_GROUP_1=6 "
-    "SLURM_JOB_NUM_NODES_HET_GROUP_1=3"
-)
-COMPONENTS = {"jobs": "7|RUNNING|n4\n8|RUNNING|n[1-3]"}
+NO_GPUS = {"alive": "n1 n2 n3", "fails_n1": GPU, "fails_n3": GPU}
+DOWN = "echo 'n2|down*|Not responding' >nodes"
+KILLED = "echo 'srun: error: Node failure on n2' >&2; printf 'no newline' >&2; exit 137"
+#: States of the cluster, as files by name. Nodes are checked before the first step if the files name those that are
+#: alive.
+CLUSTERS = {
+    "healthy": {},
+    "n2 does not answer": {"step_1": "echo n1 n3 >alive; exit 1"},
+    "n2 is removed": {"step_1": "echo '7|RUNNING|n[1,3]' >jobs; exit 0"},
+    "n2 is down": {"step_1": f"{DOWN}; exit 137"},
+    "n2 alone is down": {"jobs": "7|RUNNING|n2", "step_1": f"{DOWN}; exit 137"},
+    "n1 was drained": {"nodes": "n1|draining|update", "step_1": "echo 'n2|draining|GPU 3' >>nodes; exit 1"},
+    "srun reports n2": {"step_1": KILLED},
+    "no answer of Slurm": {"step_1": "echo >nodes; echo >jobs; exit 3"},
+    "the program fails": {"step_1": "exit 3"},
+    "n1, then n2 fail": {"step_1": "echo n2 n3 >alive; exit 1", "step_2": "echo n3 >alive; exit 1"},
+    "the job ends": {"step_1": "echo '7|COMPLETING|n1' >jobs; exit 143"},
+    "another job": {"jobs": "9|RUNNING|n[1-3]"},
+    "no job": {"jobs": ""},
+    # before the first step
+    "n1 is silent": {"alive": "n2 n3"},
+    "all are silent": {"alive": "", "refused": "srun: error: Unable to create step for job 7"},
+    "n1, n2 are dead": {"alive": "n3", "dead": "n1 n2"},
+    "all are dead": {"alive": "", "dead": "n1 n2 n3"},
+    "n1 warns": {"alive": "n1 n2 n3", "fails_n1": GPU.replace("FAIL", "WARN")},
+    "no GPUs, n2 full": {**NO_GPUS, "fails_n2": FULL},
+}
+for state in ("down", "down*", "allocated*", "failing", "powering_down", "unknown"):
+    CLUSTERS[f"n2 {state}"] = {"step_1": f"echo 'n2|{state}|x' >nodes; exit 0"}
 IN_STEP = {**ENV, "SLURM_STEP_ID": "0", "SLURM_CPU_BIND": "mask_cpu:0x1"}
-FIVE, TWELVE = ({**ENV, "SLURM_NTASKS": tasks} for tasks in ("5", "12"))
-BOTH = ["n1,n2", "n1,n3"]
-#: What the user types before `--`, and the job; then the exit status, and parts of the steps and of the messages.
-PLAIN_RUNS = """
-line                          | job     | status | steps                                                       | message
+JOBS = {
+    "": ENV,
+    "5 tasks": {**ENV, "SLURM_NTASKS": "5"},
+    "12 tasks": {**ENV, "SLURM_NTASKS": "12"},
+    "tasks unknown": {"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "4(x3)"},
+    "heterogeneous": {**ENV, "SLURM_HET_SIZE": "2"},
+    "step": IN_STEP,
+    "salloc's shell": {**IN_STEP, "SLURM_STEP_ID": "-5"},
+    "batch script": {**IN_STEP, "SLURM_STEP_ID": "4294967291"},
+}
+#: What the user types before `--`, the cluster, and the job; then the exit status, parts of the arguments of each step,
+#: and parts of the messages.
+RUNS = """
+line                | cluster            | job     | status | steps                                               | message
 # spare nodes are the last ones, fewer tasks need as many nodes, and the tasks are those of the line or allocation
-                              | ENV     | 0      | --nodelist=n1,n2,n3 --ntasks=3 conda...tasks=none bind=none |
---spare 1                     | ENV     | 0      | --nodes=2 --nodelist=n1,n2 --ntasks=2 conda                 |
--N1                           | ENV     | 0      | --nodelist=n1 --ntasks=1                                    |
--n2                           | ENV     | 0      | --nodelist=n1,n2 --ntasks=2                                 |
--n2 -N3                       | ENV     | 0      | --nodelist=n1,n2 --ntasks=2                                 |
--x n2                         | ENV     | 0      | --nodelist=n1,n3 --ntasks=2                                 |
---spare 1 --ntasks-per-node=2 | TWELVE  | 0      | --ntasks-per-node=2 --nodes=2 --nodelist=n1,n2 conda        |
--n8 -N2                       | ENV     | 0      | --ntasks=8                                                  |
---spare 1                     | TWELVE  | 0      | --ntasks=8                                                  |
-                              | FIVE    | 0      | --ntasks=5                                                  |
---spare 1                     | FIVE    | 2      |                                                             | the job's 5 tasks are of 3 nodes, and a run has 2 nodes. Name its tasks
--N3 --spare 1                 | ENV     | 2      |                                                             | -N3 and --spare 1 need 4 nodes, and the allocation has 3
---spare 3                     | ENV     | 2      |                                                             | --spare 3 need 4 nodes
+                    | healthy            |         | 0 | --nodelist=n1,n2,n3 --ntasks=3 conda...tasks=none bind=none |
+--spare 1           | healthy            |         | 0 | --nodes=2 --nodelist=n1,n2 --ntasks=2 conda                 |
+-N1                 | healthy            |         | 0 | --nodelist=n1 --ntasks=1                                    |
+-n2                 | healthy            |         | 0 | --nodelist=n1,n2 --ntasks=2                                 |
+-n2 -N3             | healthy            |         | 0 | --nodelist=n1,n2 --ntasks=2                                 |
+-x n2               | healthy            |         | 0 | --nodelist=n1,n3 --ntasks=2                                 |
+--spare 1 --ntasks-per-node=2 | healthy  | 12 tasks | 0 | --ntasks-per-node=2 --nodes=2 --nodelist=n1,n2 conda       |
+-n8 -N2             | healthy            |         | 0 | --ntasks=8                                                  |
+--spare 1           | healthy            | 12 tasks | 0 | --ntasks=8                                                 |
+                    | healthy            | 5 tasks | 0 | --ntasks=5                                                  |
+--spare 1           | healthy            | 5 tasks | 2 | | the job's 5 tasks are of 3 nodes, and a run has 2 nodes. Name its tasks
+-N3 --spare 1       | healthy            |         | 2 | | -N3 and --spare 1 need 4 nodes, and the allocation has 3
+--spare 3           | healthy            |         | 2 | | --spare 3 need 4 nodes
+--spare 1           | healthy            | tasks unknown | 0 | --nodelist=n1,n2 conda                                |
+                    | healthy            | heterogeneous | 2 | | job 7 is heterogeneous
 # inside a step; up to Slurm 25.11 that of salloc's shell alone has a number
--n3                           | IN_STEP | 0      | --overlap ...bind=none                                      |
-                              | IN_STEP | 2      |                                                             | the job's 3 tasks are of another step, and a run has 3 nodes. Name its tasks
+-n3                 | healthy            | step    | 0 | --overlap ...bind=none                                      |
+                    | healthy            | step    | 2 | | the job's 3 tasks are of another step, and a run has 3 nodes. Name its tasks
+                    | healthy            | salloc's shell | 0 | --ntasks=3                                           |
+                    | healthy            | batch script | 0 | --ntasks=3                                             |
+# again without the node that does not answer; srun may wait for ever, so it has a limit
+--spare 1 -l        | n2 does not answer |         | 0 | -l --nodes=2 --nodelist=n1,n2 & --overlap --immediate=300 -l --nodes=2 --nodelist=n1,n3 | n2 failed: no answer...run 2 on n1,n3, 0 spare
+# srun of Slurm 22.05 returns 0 if no rank on another node failed
+--spare 1           | n2 is removed      |         | 0 | n1,n2 & n1,n3 | n2 failed: Slurm removed it from the job
+--spare 1           | n2 down            |         | 0 | n1,n2 & n1,n3 | n2 failed: Slurm reports down (x)
+--spare 1           | n2 down*           |         | 0 | n1,n2 & n1,n3 | n2 failed: Slurm reports down* (x)
+--spare 1           | n2 allocated*      |         | 0 | n1,n2 & n1,n3 | n2 failed: Slurm reports allocated* (x)
+--spare 1           | n2 failing         |         | 0 | n1,n2 & n1,n3 | n2 failed: Slurm reports failing (x)
+--spare 1           | n2 powering_down   |         | 0 | n1,n2 & n1,n3 | n2 failed: Slurm reports powering_down (x)
+--spare 1           | n2 unknown         |         | 0 | n1,n2 & n1,n3 | n2 failed: Slurm reports unknown (x)
+# a node that was drained before has not failed; none has if Slurm does not answer
+--spare 1           | n1 was drained     |         | 0 | n1,n2 & n1,n3 | n2 failed: Slurm reports draining (GPU 3)
+--spare 1           | no answer of Slurm |         | 3 | n1,n2         | run 1 exited with status 3
+# messages of srun and of the program are passed on
+--spare 1           | srun reports n2    |         | 0 | n1,n2 & n1,n3 | srun: error: Node failure on n2...no newlinepytorch-run: n2 failed: srun: Node failure
+# the status of the last step, and a reason
+--spare 1           | the program fails  |         | 3 | n1,n2         | run 1 exited with status 3, and no node failed: not repeated
+                    | n2 is removed      |         | 1 | n1            | exited with status 1. No spare node is left
+                    | n2 is down         |         | 137 | n1          | exited with status 137. No spare node is left: 2 of the 3 nodes that it needs, as n2 failed
+                    | n2 alone is down   |         | 137 | n2          | left: 0 of the 1 nodes
+-N1 --retries 1     | n1, then n2 fail   |         | 1 | n1 & n2       | run 2 exited with status 1, the last of --retries 1
+--spare 1           | the job ends       |         | 143 | n1          | the job is COMPLETING
+                    | another job        |         | 2 | | job 7 has ended, or Slurm does not answer.
+                    | no job             |         | 2 | | job 7 has ended, or Slurm does not answer.
+# before the first step; if no node answers, it is not their fault
+--spare 1           | n1 is silent       |         | 0 | --nodelist=n2,n3 | n1 failed: no answer...2 nodes passed the check
+                    | all are silent     |         | 2 | | no node answers pytorch-doctor: n1: srun: Unable to create step
+# a task that cannot start ends the step on all nodes, and srun names the first alone: the others are asked alone
+-N1 --spare 2       | n1, n2 are dead    |         | 0 | --nodelist=n3 | n1 failed: srun: Task launch failed...n2 failed: srun: Task launch failed
+                    | all are dead       |         | 2 | | no node answers pytorch-doctor: n1: srun: Task launch
+# a check that fails on one node is its fault, and one that fails on all, or warns, is not
+--spare 1           | n1 warns           |         | 0 | --nodelist=n1,n2 |
+--spare 1           | no GPUs, n2 full   |         | 0 | --nodelist=n1,n3 | all nodes: pytorch-doctor: gpu: none...n2 failed: pytorch-doctor: disk: No space left on device
 """  # noqa: E501
-JOBS = {"ENV": ENV, "FIVE": FIVE, "TWELVE": TWELVE, "IN_STEP": IN_STEP}
-#: What the user types before `--`, files of the cluster, variables; then the exit status, parts of the arguments of
-#: each step, and parts of the messages. Nodes are checked before the first step if the files name those that are alive.
-RUNS = [
-    ("--spare 1", {}, {"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "4(x3)"}, 0, ["--nodelist=n1,n2 conda"], ""),
-    # again without the node that does not answer; srun may wait for ever, so it has a limit
-    (
-        *("--spare 1 -l", {"step_1": "echo n1 n3 >alive; exit 1"}, ENV, 0),
-        ["-l --nodes=2 --nodelist=n1,n2 ", "--overlap --immediate=300 -l --nodes=2 --nodelist=n1,n3"],
-        "n2 failed: no answer...run 2 on n1,n3, 0 spare",
-    ),
-    # srun of Slurm 22.05 returns 0 if no rank on another node failed
-    ("--spare 1", {"step_1": f"{REMOVED}; exit 0"}, ENV, 0, BOTH, "n2 failed: Slurm removed it from the job"),
-    *(
-        ("--spare 1", {"step_1": REPORTS(state)}, ENV, 0, BOTH, f"n2 failed: Slurm reports {state} (x)")
-        for state in ("down", "down*", "allocated*", "failing", "powering_down", "unknown")
-    ),
-    # a node that was drained before has not failed; none has if Slurm does not answer
-    ("--spare 1", DRAINED, ENV, 0, BOTH, "n2 failed: Slurm reports draining (GPU 3)"),
-    ("--spare 1", {"step_1": "echo >nodes; echo >jobs; exit 3"}, ENV, 3, [""], "run 1 exited with status 3"),
-    # messages of srun and of the program are passed on
-    (
-        *("--spare 1", {"step_1": f"echo '{KILLED}' >&2; printf 'no newline' >&2; exit 137"}, ENV, 0, BOTH),
-        f"{KILLED}...no newlinepytorch-run: n2 failed: srun: its tasks were killed",
-    ),
-    # the status of the last step, and a reason
-    ("--spare 1", {"step_1": "exit 3"}, ENV, 3, [""], "run 1 exited with status 3, and no node failed: not repeated"),
-    ("", {"step_1": f"{REMOVED}; exit 0"}, ENV, 1, [""], "exited with status 1. No spare node is left"),
-    ("", {"step_1": f"{DOWN}; exit 137"}, ENV, 137, [""], LEFT),
-    ("", {"jobs": "7|RUNNING|n2", "step_1": f"{DOWN}; exit 137"}, ENV, 137, [""], "left: 0 of the 1 nodes"),
-    ("-N1 --retries 1", TWO_FAIL, ENV, 1, ["", ""], "run 2 exited with status 1, the last of --retries 1"),
-    ("--spare 1", {"step_1": "echo '7|COMPLETING|n1' >jobs; exit 143"}, ENV, 143, [""], "the job is COMPLETING"),
-    *(("", {"jobs": jobs}, ENV, 2, [], ENDED) for jobs in ("9|RUNNING|n[1-3]", "")),
-    # before the first step; if no node answers, it is not their fault
-    ("--spare 1", {"alive": "n2 n3"}, ENV, 0, ["--nodelist=n2,n3"], "n1 failed: no answer...2 nodes passed the check"),
-    ("", {"alive": "", "refused": REFUSED}, ENV, 2, [], f"no node answers pytorch-doctor: n1: srun: {REFUSED[13:60]}"),
-    # a task that cannot start ends the step on all nodes, and srun names the first alone: the others are asked alone
-    ("-N1 --spare 2", {"alive": "n3", "dead": "n1 n2"}, ENV, 0, ["--nodelist=n3 "], f"n1 {NO_ROUTE}...n2 {NO_ROUTE}"),
-    ("", {"alive": "", "dead": "n1 n2 n3"}, ENV, 2, [], "no node answers pytorch-doctor: n1: srun: Task launch"),
-    # a check that fails on one node is its fault, and one that fails on all, or warns, is not
-    ("--spare 1", {"alive": "n1 n2 n3", "fails_n1": WARNING}, ENV, 0, ["--nodelist=n1,n2 "], ""),
-    ("--spare 1", {"alive": "n1 n2 n3", **NO_GPUS, "fails_n2": FULL}, ENV, 0, ["--nodelist=n1,n3 "], OF_CHECKS),
-    # a component of a heterogeneous job
-    ("--het-group=1 --spare 1", COMPONENTS, HETEROGENEOUS, 0, ["=1 --nodes=2 --nodelist=n1,n2 --ntasks=4 "], ""),
-    ("--het-group=0,1", COMPONENTS, HETEROGENEOUS, 2, [], "SLURM_JOB_ID_HET_GROUP_0,1 is not set. Name one"),
-    *(("", {}, {**IN_STEP, "SLURM_STEP_ID": step}, 0, ["--ntasks=3"], "") for step in ("-5", "4294967291")),
-]
-for row in table(PLAIN_RUNS):
-    steps = row["steps"].split(" & ") if row["steps"] else []
-    RUNS.append((row["line"], {}, JOBS[row["job"]], int(row["status"]), steps, row["message"]))
 
 
-@pytest.mark.parametrize(("line", "files", "env", "status", "steps", "message"), RUNS)
-def test_steps_run_until_one_is_complete_or_too_few_nodes_are_left(cluster, line, files, env, status, steps, message):
+@pytest.mark.parametrize("row", table(RUNS), ids=row_name)
+def test_steps_run_until_one_is_complete_or_too_few_nodes_are_left(cluster, row):
+    files = CLUSTERS[row["cluster"]]
     cluster.write(**files)
     before = {*cluster.directory.iterdir()}
-    found, said = cluster.run(f"{line} -- {LAUNCHER}", env, "" if "alive" in files else "--no-preflight")
-    assert (found, len(cluster.steps)) == (status, len(steps)), said
-    for step, parts in zip(cluster.steps, steps):
+    preflight = "" if "alive" in files else "--no-preflight"
+    status, said = cluster.run(f"{row['line']} -- {LAUNCHER}", JOBS[row["job"]], preflight)
+    expected = list(filter(None, row["steps"].split(" & ")))
+    assert (status, len(cluster.steps)) == (int(row["status"]), len(expected)), said
+    for step, parts in zip(cluster.steps, expected):
         assert all(part in step for part in parts.split("...")), step
-    assert all(part in said for part in message.split("...")), said
+    assert all(part in said for part in row["message"].split("...")), said
     assert {*cluster.directory.iterdir()} == before, "files are left"
 
 
-# A program's own failure names no node
-
-#: What srun reports after `srun: error: `, one after the other.
-KILLS = """
-messages                                                                       | failed
-n2: tasks 4-7: Killed; n1: tasks 0-3: Terminated                               | n2
-n2: tasks 4-7: Killed; n3: tasks 8-11: Killed; n1: tasks 0-3: Terminated       | n2
-# of a step that Slurm ends, those that ignore SIGTERM are killed
-n1: task 0: Exited with exit code 1; n1: tasks 0-3: Terminated; n2: tasks 4-7: Killed |
-n1: tasks 0-3: Terminated; n2: tasks 4-7: Killed                               |
-# one task of a node, a lack of memory, a signal to the whole step
-n2: task 4: Killed; n1: tasks 0-3: Terminated; n2: tasks 5-7: Terminated       |
-n2: tasks 4-7: Out Of Memory; n1: tasks 0-3: Terminated                        |
-n[1-2]: tasks 0-7: Killed                                                      |
-# Slurm then kills the tasks of the healthy nodes
-Node failure on n2; n1: tasks 0-3: Killed                                      | n2
-"""
-
-
-@pytest.mark.parametrize("row", table(KILLS), ids=row_name)
-def test_sruns_messages_name_the_node_that_failed_first(row):
-    errors = "\n".join(f"srun: error: {message}" for message in row["messages"].split("; "))
-    assert list(killed_nodes(errors)) == row["failed"].split()
+def test_sruns_messages_name_the_nodes_that_failed():
+    killed = "srun: error: n1: tasks 0-3: Killed\n"
+    errors = f"srun: error: Node failure on n2\nsrun: error: Node failure on n[4-5]\n{killed}"
+    assert list(failed_nodes(errors)) == ["n2", "n4", "n5"]
+    assert not failed_nodes(killed)
 
 
 def test_a_terminal_that_is_gone_does_not_change_the_status(cluster):

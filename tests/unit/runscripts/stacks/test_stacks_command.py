@@ -51,10 +51,8 @@ def test_srun_that_hangs_is_ended(monkeypatch, tmp_path):
     program(tmp_path / "srun", "exec sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(command, "STEP_SECONDS", -1)
-    assert command.ask_nodes(command.Component("7", "", "n1"), None, 1) == (
-        [],
-        [("n1", "no answer: timed out after 1 s")],
-    )
+    job = command.Job("7", "7", "RUNNING", "n1")
+    assert command.ask_nodes(job, None, 1) == ([], [("n1", "no answer: timed out after 1 s")])
 
 
 NO_RANK = (
@@ -68,6 +66,7 @@ NO_RANK = (
     [
         ("9", {"rows": ""}, "job 9 does not run: Slurm has no such job. Running jobs: squeue --me"),
         ("7", {"rows": "7|7|PENDING|"}, "job 7 does not run: its state is PENDING. Running jobs: squeue --me"),
+        ("7", {"rows": "7+0|7|RUNNING|n1"}, "job 7 is heterogeneous. Run `pytorch-stacks --here` on each of its nodes"),
         ("", {}, "no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help"),
         ("7", {"rows": "7|7|RUNNING|nid0001", "srun": answer("nid0001")}, NO_RANK),
     ],
@@ -93,29 +92,23 @@ def test_an_answer_survives_being_mixed_with_others():
 
 
 ARRAY = "7_2|7|PENDING|\n7_1|9|RUNNING|nid0002\n7_0|8|RUNNING|nid0001"
-HETEROGENEOUS = "7+0|7|RUNNING|nid0002\n7+1|8|RUNNING|nid0001"
 
 
 @pytest.mark.parametrize(
     ("rows", "arguments", "title", "asked"),
     [
-        ("7_1|7|RUNNING|nid0001", "7_1.0", "job 7_1", [("7", None, "nid0001")]),
-        (ARRAY, "7", "job 7_0", [("8", None, "nid0001"), ("9", None, "nid0002")]),
-        (HETEROGENEOUS, "7", "job 7", [("7", "0", "nid0002"), ("7", "1", "nid0001")]),
-        (HETEROGENEOUS, "7+1", "job 7+1", [("7", "1", "nid0001")]),
-        (HETEROGENEOUS.splitlines()[1], "8", "job 7+1", [("7", "1", "nid0001")]),
+        ("7_1|7|RUNNING|nid0001", "7_1.0", "job 7_1", ["--jobid=7 --nodes=1 --nodelist=nid0001 --of 7.0"]),
+        (ARRAY, "7", "job 7_0", ["--jobid=8 --nodelist=nid0001 --of 8", "--jobid=9 --nodelist=nid0002 --of 9"]),
     ],
 )
-def test_an_array_its_elements_and_components_are_jobs(stacks, tmp_path, rows, arguments, title, asked):
+def test_an_array_and_its_elements_are_jobs(stacks, tmp_path, rows, arguments, title, asked):
     code = f"printf '%s ' \"$@\" >> {tmp_path}/all; echo >> {tmp_path}/all\n"
     done = stacks(arguments, rows=rows, srun=code + answer("nid0001", 0, 1, 2, 3))
     assert done.stdout.startswith(f"{title}, step 0: 4 ranks"), done.stderr
     called = (tmp_path / "all").read_text().splitlines()
-    assert all({"--overlap", "--gres=none"} <= set(line.split()) for line in called)
-    asked_of = [line.partition(" --of ")[2].split()[0] for line in called]
-    assert {"." in name for name in asked_of} == {"." in arguments}  # all nodes are asked of the step
-    calls = [dict(word[2:].split("=") for word in line.split() if "=" in word) for line in called]
-    assert [(call["jobid"], call.get("het-group"), call["nodelist"]) for call in calls] == asked
+    assert len(called) == len(asked)
+    for line, words in zip(called, asked):
+        assert {"--overlap", "--gres=none", *words.split()} <= set(line.split())
 
 
 def test_a_real_rank_is_found_on_this_node(stacks, py_spy):

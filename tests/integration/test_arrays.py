@@ -1,4 +1,4 @@
-"""`pytorch-run` and `pytorch-stacks` in arrays and heterogeneous jobs of a real Slurm, by the names that it gives."""
+"""`pytorch-run` and `pytorch-stacks` in arrays of a real Slurm, by the names that it gives."""
 
 from pathlib import Path
 
@@ -20,18 +20,6 @@ def test_a_run_in_each_element_of_an_array_has_the_elements_node(testbed, work):
         assert "pytorch-run: run 1 on nid00100" in (work / element).read_text()
 
 
-def test_a_run_has_the_nodes_and_tasks_of_one_component(testbed, work):
-    runs = f"{RUN} -- true; {RUN} --het-group=1 --spare 1 -- bash -c 'echo tasks $SLURM_STEP_NUM_TASKS'"
-    (work / "runs").write_text(runs)
-    done = testbed.run_unchecked("salloc -w nid001003 -N1 -n1 : -w nid001001,nid001002 -N2 -n4 bash runs", cwd=work)
-    lines = [line for line in done.stderr.splitlines() if line.startswith("pytorch-run")]
-    assert lines == [
-        "pytorch-run: run 1 on nid001003, 0 spare",
-        "pytorch-run: run 1 on nid001001, 1 spare",
-    ]
-    assert done.stdout.splitlines() == ["tasks 2"] * 2
-
-
 def test_fewer_tasks_than_nodes_run_on_as_many_nodes(testbed, work):
     done = testbed.run_unchecked(f"salloc -N3 {RUN} -n2 -- bash -c 'echo $SLURM_STEP_NUM_TASKS'", cwd=work)
     assert done.stdout.splitlines() == ["2"] * 2, done.stderr
@@ -47,14 +35,3 @@ def test_stacks_of_an_array_and_of_its_elements(testbed, work):
         assert names == [f"job {job}_0", f"job {job}_1", f"job {job}_1"]
     finally:
         testbed.run(f"scancel {job}", cwd=work)
-
-
-def test_stacks_of_a_heterogeneous_job_and_of_a_component(testbed, work):
-    script = f"""srun --het-group=0,1 {RANKS} &
-{WAIT.format(STACKS, "$SLURM_JOB_ID", "2 ranks on 2 nodes")}
-{STACKS} $SLURM_JOB_ID; {STACKS} $SLURM_JOB_ID+1.0; kill %1; wait || true"""
-    (work / "script").write_text(script)
-    done = testbed.run_unchecked("salloc -w nid001003 -N1 -n1 : -w nid001001 -N1 -n1 bash script", cwd=work)
-    titles = [line for line in done.stdout.splitlines() if line.startswith("job ")]
-    assert [title.rpartition(": ")[2] for title in titles] == ["2 ranks on 2 nodes", "2 ranks on 1 node"], done.stderr
-    assert "no process found" not in done.stdout
