@@ -69,7 +69,8 @@ def test_a_rank_keeps_its_share_of_the_parameters(worlds):
 
 def independent_loop(data, steps, size, context, clip):
     """The losses of steps without ranks, shards or a library of ours but the network: 6 windows, AdamW."""
-    from training.language.model import GPT, SHAPES
+    from training.language.model import GPT
+    from training.language.options import SHAPES
     from training.schedule import epoch_order, learning_rate_factor
 
     text = torch.tensor(list(data.read_bytes()))
@@ -116,12 +117,16 @@ def test_the_loss_falls_below_that_of_a_model_that_only_counts_bytes(text, tmp_p
     counts = torch.bincount(torch.tensor(list(text.read_bytes())), minlength=256)
     entropy = torch.distributions.Categorical(counts / counts.sum()).entropy()
     line = ("--data", text, *OPTIONS, "--steps", 60, "--interval", 20, "--lr", 0.01, "--modelpath", tmp_path)
-    (rank,) = run_model(1, *line)
+    (rank,) = run_model(1, *line, "--peak-tflops", 0.1)
     reached = re.search(r"^validation loss: (\S+)$", rank.stdout, re.MULTILINE)[1]
     assert float(reached) < entropy - 0.3
     lines = read_epochs(tmp_path / "metrics.jsonl", "step")
     assert [line["step"] for line in lines] == [20, 40, 60]
     assert lines[-1]["validation_loss"] == pytest.approx(float(reached), abs=1e-4)
+    tokens_per_second = 1e11 / (6 * (117_376 - 32 * 64) + 12 * 2 * 64 * 32)  # at the peak of 0.1 TFLOP/s
+    utilisation = 100 * lines[-1]["tokens_per_second"] / tokens_per_second
+    assert lines[-1]["utilisation"] == pytest.approx(utilisation)
+    assert f"utilisation {utilisation:.1f} %\n" in rank.stdout
     weights = torch.load(tmp_path / "lm_fsdp.pt", weights_only=True)
     assert weights["embedding.weight"].shape == (256, 64) and all(type(one) is torch.Tensor for one in weights.values())
 
