@@ -228,7 +228,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; the thresholds of the profile are the default."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
+    add("--gpu", action="store_true", help="use NCCL between GPUs (default: gloo between CPUs)")
     groups = "also test collectives in groups: rows of N consecutive ranks (default: 2), and the columns across them"
     add("--groups", type=integer(1), nargs="?", const=2, metavar="N", help=groups)
     add("--max-size", type=size_in_bytes, metavar="SIZE", help="largest message (default: 256M with --gpu, else 16M)")

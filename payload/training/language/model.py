@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from training.accelerator import module_of
 from training.language.options import Shape
 
 VOCABULARY = 256  # a token is a byte
@@ -134,4 +133,4 @@ def peak_memory(device: torch.device) -> int:
     """Return the most bytes that this rank has used so far: of its GPU, or of the host's memory."""
     if device.type == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # in KiB: getrusage(2)
-    return module_of(device).max_memory_allocated(device)
+    return torch.cuda.max_memory_allocated(device)

@@ -52,8 +52,8 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add = parser.add_argument
     add("--size", choices=SHAPES, default="1M", help="parameters of the model, about (default: %(default)s)")
     add("--context", type=integer(1), default=128, metavar="BYTES", help="length of a window (default: %(default)s)")
-    text = "the text: a file, or a directory (default: the source of Python's standard library)"
-    add("--data", type=path, metavar="PATH", help=text)
+    text = "a file with the text (default: the source of Python's standard library)"
+    add("--data", type=path, metavar="FILE", help=text)
     add("--steps", type=integer(1), default=100, help="(default: %(default)s)")
     micro_batch = "on a rank at a time; gradients accumulate (default: a rank's share of --batch-size)"
     add("--micro-batch", type=integer(1), metavar="WINDOWS", help=micro_batch)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import run_code
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training import TrainingError
@@ -49,32 +48,17 @@ def test_attention_is_the_softmax_of_the_textbook_over_each_byte_and_those_befor
     torch.testing.assert_close(attention(x), expected)
 
 
-def test_a_directory_is_joined_in_order_on_all_ranks(tmp_path):
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "c").write_text("second" * 100)
-    (tmp_path / "a").write_text("first" * 100)
-    (tmp_path / ".hidden").write_text("not this")
-    ranks = run_code(
-        2,
-        f"""
-from training.language.text import open_text
-with process_group(os.environ, use_gpu=False, timeout=60) as world:
-    text = open_text(Path({str(tmp_path)!r}), 8, world)
-    print(bytes(torch.cat([text.training, text.validation]).tolist()))
-""",
-    )
-    expected = f"{b'first' * 100 + b'|' + b'second' * 100 + b'|'}\n".replace("|", r"\x00")
-    assert [rank.stdout for rank in ranks] == [expected] * 2, ranks
-
-
-def test_the_standard_library_is_a_text_and_an_image_without_its_source_is_one_sentence(monkeypatch, tmp_path):
-    assert Path(argparse.__file__) in source_files(None)
+def test_the_standard_library_is_a_text(monkeypatch, tmp_path):
+    assert Path(argparse.__file__) in source_files()
     monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
-    with pytest.raises(TrainingError, match=f"^{tmp_path}: no text there. Name a file or a directory with --data"):
-        source_files(None)
+    with pytest.raises(TrainingError, match=f"^{tmp_path}: no source of Python. Name a text with --data$"):
+        source_files()
 
 
-def test_a_text_that_is_too_short_is_one_sentence(tmp_path, alone):
+def test_a_text_that_is_too_short_or_cannot_be_read_is_one_sentence(tmp_path, alone):
     (tmp_path / "text").write_text("short")
     with pytest.raises(TrainingError, match="5 bytes, at least 660 are needed for --context 32"):
         open_text(tmp_path / "text", 32, alone)
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(TrainingError, match=f"^{path}: cannot be read on "):
+            open_text(path, 32, alone)
