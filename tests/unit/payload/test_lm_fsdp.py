@@ -17,13 +17,8 @@ WORLDS = {
     "four ranks, of which two have an empty place in each batch": (4,),
     "copies with micro-batches": (2, "--replicas", 2, "--micro-batch", 2),
     "two ranks divide each block, and two the rest": (4, "--tensor", 2, "--every", 4),
-    "copies of blocks that two ranks divide": (4, "--tensor", 2, "--replicas", 2),
     "hybrid with micro-batches, computed again": (4, "--replicas", 2, "--micro-batch", 1, "--recompute"),
 }
-
-
-#: Combinations of the others.
-THOROUGH = ("copies of blocks that two ranks divide",)
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +28,11 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def worlds(text, request, runs):
-    left_out = () if request.config.getoption("--thorough") else THOROUGH
+def worlds(text, runs):
     found = {}
     for name, (size, *options) in WORLDS.items():
-        if name not in left_out:
-            saved = ("--modelpath", runs / name) if "--every" in options else ()
-            found[name] = run_model(size, "--data", text, *OPTIONS, *options, *saved)
+        saved = ("--modelpath", runs / name) if "--every" in options else ()
+        found[name] = run_model(size, "--data", text, *OPTIONS, *options, *saved)
     return found
 
 
@@ -49,9 +42,7 @@ def losses(ranks):
     return [float(loss) for pair in found for loss in pair]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in THOROUGH)) for name in WORLDS]
-)
+@pytest.mark.parametrize("name", WORLDS)
 def test_the_loss_curve_does_not_depend_on_how_the_ranks_divide_the_work(worlds, name):
     assert len(losses(worlds["alone"])) == 8
     assert losses(worlds[name]) == pytest.approx(losses(worlds["alone"]), abs=0.0003)
@@ -146,7 +137,6 @@ DIVIDED = "two ranks divide each block, and two the rest"
         ("two ranks", 3, 6, 1, 1),
         (DIVIDED, 4, 4, 1, 1),
         (DIVIDED, 4, 4, 2, 2),
-        pytest.param(DIVIDED, 4, 4, 4, 1, marks=pytest.mark.thorough),
     ],
 )
 def test_a_stopped_training_resumes_in_another_world_or_division_and_reaches_the_same_losses(
