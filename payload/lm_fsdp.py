@@ -14,7 +14,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +43,7 @@ from training.language.run import Run
 from training.language.text import Text, count_windows, load_windows, open_text, own_share, window_at
 from training.metrics import Metrics
 from training.profiling import Profile
-from training.progress import Progress, report_world
+from training.progress import Progress, report_world, reporter
 from training.schedule import learning_rate_factor
 from training.sharded.checkpoints import ShardedCheckpoints
 from training.stopping import StopSignals
@@ -151,7 +150,7 @@ class Training(NamedTuple):
 
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     """Train on this rank, from where the last start left --modelpath; only rank 0 prints."""
-    report = partial(print, flush=True) if world.rank == 0 else lambda _line: None
+    report = reporter(world)
     with ExitStack() as stack:
         checkpoints = None
         if options.modelpath:

@@ -14,7 +14,6 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -38,7 +37,7 @@ from training.health import Health
 from training.metrics import Metrics
 from training.model import build_model
 from training.profiling import Profile
-from training.progress import Progress, report_world
+from training.progress import Progress, report_world, reporter
 from training.schedule import learning_rate_factor
 from training.stopping import StopSignals
 
@@ -146,7 +145,7 @@ class Training(NamedTuple):
 
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     """Train on this rank, from where the last start left --modelpath; only rank 0 prints and writes."""
-    report = partial(print, flush=True) if world.rank == 0 else lambda _line: None
+    report = reporter(world)
     with fail_together(world):
         data = load_dataset(options.data)
     checkpoints = open_checkpoints(options, world)

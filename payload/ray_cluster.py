@@ -77,8 +77,8 @@ def wait_for_nodes(size: int, environment: dict[str, str]) -> None:
     )
     try:
         subprocess.run([sys.executable, "-c", code, str(size)], env=environment, timeout=START_SECONDS, check=True)
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-        raise TrainingError(f"{size} Ray nodes have not joined: {error}") from None
+    except subprocess.SubprocessError:
+        raise TrainingError(f"{size} Ray nodes have not joined. Read the output above") from None
 
 
 def run_script(command: list[str], environment: dict[str, str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,13 @@ import torch.distributed as dist
 from training.distributed import World
 
 INTERVAL = 10  # seconds between two lines
+
+
+def reporter(world: World) -> Callable[[str], None]:
+    """Return a function that prints a line on rank 0, and nothing on the others."""
+    if world.rank == 0:
+        return partial(print, flush=True)
+    return lambda _line: None
 
 
 def report_world(world: World, report: Callable[[str], None], work: str) -> None:
