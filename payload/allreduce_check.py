@@ -26,7 +26,6 @@ import sys
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -35,6 +34,7 @@ from training import TrainingError
 from training.distributed import World, process_group
 from training.failing import fail_in_one_line
 from training.options import OneLineParser, integer, number
+from training.progress import reporter
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 PERIOD = 13  # of the numbers in a message, which makes exchanged pieces visible
@@ -195,7 +195,7 @@ def check_groups(world: World, length: int, timeout: timedelta) -> str:
 
 def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]) -> bool:
     """Run all checks; return on every rank whether all passed. Only rank 0 prints."""
-    report = partial(print, flush=True) if world.rank == 0 else lambda _line: None
+    report = reporter(world)
     nodes = len(set(gather(platform.node(), world)))
     report(f"all-reduce check: ranks {world.size}, nodes {nodes}, backend {dist.get_backend()}, device {world.device}")
     sums, bandwidths = check_sums(options, world, report)
@@ -228,7 +228,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; the thresholds of the profile are the default."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
+    add("--gpu", action="store_true", help="use NCCL between GPUs (default: gloo between CPUs)")
     groups = "also test collectives in groups: rows of N consecutive ranks (default: 2), and the columns across them"
     add("--groups", type=integer(1), nargs="?", const=2, metavar="N", help=groups)
     add("--max-size", type=size_in_bytes, metavar="SIZE", help="largest message (default: 256M with --gpu, else 16M)")

@@ -14,9 +14,10 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
-from training.language.options import parse_arguments
+from training.language.options import SHAPES, parse_arguments
 from training.signals import end_at_once
 
 if __name__ == "__main__":
@@ -36,13 +37,13 @@ from training.checkpoint import save_model
 from training.distributed import World, fail_together, sum_over_ranks
 from training.failing import run_training
 from training.health import Health
-from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
+from training.language.model import GPT, count_parameters, operations_per_token, set_first_weights
 from training.language.parallel import count_own, make_mesh, shard
 from training.language.run import Run
 from training.language.text import Text, count_windows, load_windows, open_text, own_share, window_at
 from training.metrics import Metrics
 from training.profiling import Profile
-from training.progress import Progress, report_world
+from training.progress import Progress, report_world, reporter
 from training.schedule import learning_rate_factor
 from training.sharded.checkpoints import ShardedCheckpoints
 from training.stopping import StopSignals
@@ -135,64 +136,21 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> Run:
     return Run(network, optimizer, schedule, settings, world, limits, text.fingerprint, tensor=options.tensor)
 
 
-def report_start(options: argparse.Namespace, run: Run, text: Text, report: Callable) -> None:
-    """Report the ranks, the device, the model and the text."""
-    world = run.world
-    shape = run.network.shape
-    parts = world.size // options.replicas // options.tensor
-    report_world(world, report, f"{options.replicas} copies x {parts} parts x {options.tensor} (tensor)")
-    report(
-        f"model {options.size}: {count_parameters(run.network)} parameters, of which rank 0 keeps "
-        f"{count_own(run.network)}, {shape.layers} blocks of width {shape.width}, windows of {options.context} bytes"
-    )
-    report(f"text: {text.name}, {len(text.training)} bytes for training and {len(text.validation)} for validation")
+class Training(NamedTuple):
+    """What the steps of a training share."""
 
-
-def train_steps(
-    options: argparse.Namespace,
-    run: Run,
-    text: Text,
-    metrics: Metrics,
-    checkpoints: ShardedCheckpoints | None,
-    stop: StopSignals,
-    report: Callable,
-) -> None:
-    """Take the steps that are left, with a line every --interval steps; exit if the ranks agree to stop."""
-    position = run.position
-    health = Health(run.world, report, enabled=options.health)
-    health.watch(*run.network.blocks)
-    steps = health.batches(batches(options, run, text))
-    run.start_clock()
-    profile = Profile(options, run.world, report)
-    progress = Progress("training", options.steps, enabled=run.world.rank == 0)
-    for inputs, labels in profile.batches(steps):
-        norm = take_step(options, run, inputs, labels)
-        progress.update(position.step, lambda: stop.watch(run.mean_loss()))
-        if position.step % options.interval == 0 or position.step == options.steps:
-            run.settle()
-            values = run.measure(validate(options, run, text), norm)
-            name = f"step {position.step}/{options.steps}"
-            report(
-                f"{name}  loss {values['loss']:.4f}  validation loss {values['validation_loss']:.4f}  "
-                f"tokens/s {values['tokens_per_second']:.0f}  memory {values['peak_memory_bytes'] / 1e9:.2f} GB"
-            )
-            values.update(health.end_epoch(name))
-            with fail_together(run.world):
-                metrics.epoch(position.step, **values)
-            run.start_clock()  # a validation takes no time of the training
-        if checkpoints:
-            checkpoints.save_if_due(run)
-        if position.step < options.steps and stop.agreed():
-            report(
-                f"{stop.name}: stopped after {position.step} steps, saved in {run.save(checkpoints)}. "
-                "Run the same command again to resume"
-            )
-            raise SystemExit(stop.status)
+    options: argparse.Namespace
+    run: Run
+    text: Text
+    checkpoints: ShardedCheckpoints | None
+    metrics: Metrics
+    stop: StopSignals
+    report: Callable
 
 
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     """Train on this rank, from where the last start left --modelpath; only rank 0 prints."""
-    report = partial(print, flush=True) if world.rank == 0 else lambda _line: None
+    report = reporter(world)
     with ExitStack() as stack:
         checkpoints = None
         if options.modelpath:
@@ -210,22 +168,84 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             directory = None if world.rank else options.modelpath
             metrics = Metrics(directory, options=vars(options), first_epoch=run.position.step, key="step")
         stack.enter_context(metrics)
-        train_steps(options, run, text, metrics, checkpoints, stop, report)
+        train_steps(Training(options, run, text, checkpoints, metrics, stop, report))
         run.save(checkpoints)
-        report_end(options, run, report)
+        report(f"validation loss: {run.position.validation_loss:.4f}")
+        report(f"training time: {run.position.seconds:.1f} s")
+        if options.modelpath:
+            save_weights(run, options.modelpath / "lm_fsdp.pt")
+            report(f"model written to {options.modelpath / 'lm_fsdp.pt'}")
 
 
-def report_end(options: argparse.Namespace, run: Run, report: Callable) -> None:
-    """Report what the training reached, and write the whole weights to --modelpath."""
-    report(f"validation loss: {run.position.validation_loss:.4f}")
-    report(f"training time: {run.position.seconds:.1f} s")
-    if options.modelpath:
-        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)  # on rank 0; the others get nothing
-        weights = get_model_state_dict(run.network, options=whole)
-        with fail_together(run.world):
-            if weights:
-                save_model(weights, options.modelpath / "lm_fsdp.pt")
-        report(f"model written to {options.modelpath / 'lm_fsdp.pt'}")
+def report_start(options: argparse.Namespace, run: Run, text: Text, report: Callable) -> None:
+    """Report the ranks, the device, the model and the text."""
+    world = run.world
+    shape = run.network.shape
+    parts = world.size // options.replicas // options.tensor
+    report_world(world, report, f"{options.replicas} copies x {parts} parts x {options.tensor} (tensor)")
+    report(
+        f"model {options.size}: {count_parameters(run.network)} parameters, of which rank 0 keeps "
+        f"{count_own(run.network)}, {shape.layers} blocks of width {shape.width}, windows of {options.context} bytes"
+    )
+    report(f"text: {text.name}, {len(text.training)} bytes for training and {len(text.validation)} for validation")
+
+
+def train_steps(training: Training) -> None:
+    """Take the steps that are left, with a line every --interval steps; exit if the ranks agree to stop."""
+    options = training.options
+    run = training.run
+    position = run.position
+    stop = training.stop
+    health = Health(run.world, training.report, enabled=options.health)
+    health.watch(*run.network.blocks)
+    profile = Profile(options, run.world, training.report)
+    progress = Progress("training", options.steps, enabled=run.world.rank == 0)
+    run.start_clock()
+    for inputs, labels in profile.batches(health.batches(batches(options, run, training.text))):
+        norm = take_step(options, run, inputs, labels)
+        progress.update(position.step, lambda: stop.watch(run.mean_loss()))
+        if position.step % options.interval == 0 or position.step == options.steps:
+            run.settle()
+            end_interval(training, norm, health)
+            run.start_clock()  # a validation takes no time of the training
+        if training.checkpoints:
+            training.checkpoints.save_if_due(run)
+        if position.step < options.steps and stop.agreed():
+            file = run.save(training.checkpoints)
+            training.report(
+                f"{stop.name}: stopped after {position.step} steps, saved in {file}. "
+                "Run the same command again to resume"
+            )
+            raise SystemExit(stop.status)
+
+
+def end_interval(training: Training, norm: Tensor, health: Health) -> None:
+    """Validate, report and record the steps since the last line; ``norm`` is that of the last gradient."""
+    options = training.options
+    run = training.run
+    values = run.measure(validate(options, run, training.text), norm)
+    name = f"step {run.position.step}/{options.steps}"
+    line = (
+        f"{name}  loss {values['loss']:.4f}  validation loss {values['validation_loss']:.4f}  "
+        f"tokens/s {values['tokens_per_second']:.0f}  memory {values['peak_memory_bytes'] / 1e9:.2f} GB"
+    )
+    if options.peak_tflops:
+        speed = values["tokens_per_second"] * operations_per_token(run.network) / run.world.size  # of a device
+        values["utilisation"] = 100 * speed / (options.peak_tflops * 1e12)
+        line += f"  utilisation {values['utilisation']:.1f} %"
+    training.report(line)
+    values.update(health.end_epoch(name))
+    with fail_together(run.world):
+        training.metrics.epoch(run.position.step, **values)
+
+
+def save_weights(run: Run, path: Path) -> None:
+    """Write the whole weights to a file on rank 0."""
+    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)  # on rank 0; the others get nothing
+    weights = get_model_state_dict(run.network, options=whole)
+    with fail_together(run.world):
+        if weights:
+            save_model(weights, path)
 
 
 def main(options: argparse.Namespace) -> None:

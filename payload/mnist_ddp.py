@@ -14,7 +14,6 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -38,7 +37,7 @@ from training.health import Health
 from training.metrics import Metrics
 from training.model import build_model
 from training.profiling import Profile
-from training.progress import Progress, report_world
+from training.progress import Progress, report_world, reporter
 from training.schedule import learning_rate_factor
 from training.stopping import StopSignals
 
@@ -68,10 +67,6 @@ def train_epoch(
     loss_sum = torch.zeros(1, dtype=torch.float64, device=world.device)
     loss_sum += position.loss_sum / world.size  # of the steps before an interruption
 
-    def mean_loss() -> float:
-        """Return the mean over this rank's samples: the other ranks may be at another step."""
-        return loss_sum.item() * world.size / position.samples
-
     for images, labels, batch_size in batches:
         loss = sum_of_losses(model, images, labels, bf16)
         run.optimizer.zero_grad()
@@ -83,7 +78,8 @@ def train_epoch(
         loss_sum.add_(loss.detach())
         position.step += 1
         position.samples += batch_size
-        progress.update(position.step, lambda: stop.watch(mean_loss()))
+        # the mean over this rank's samples: the other ranks may be at another step
+        progress.update(position.step, lambda: stop.watch(loss_sum.item() * world.size / position.samples))
         if stop.agreed():
             break
     # Reading the sum waits for the device and for all ranks, so the clock may stop after it.
@@ -149,7 +145,7 @@ class Training(NamedTuple):
 
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     """Train on this rank, from where the last start left --modelpath; only rank 0 prints and writes."""
-    report = partial(print, flush=True) if world.rank == 0 else lambda _line: None
+    report = reporter(world)
     with fail_together(world):
         data = load_dataset(options.data)
     checkpoints = open_checkpoints(options, world)
@@ -158,8 +154,6 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     if options.data is None:
         report("No MNIST data (--data or MNIST_ROOT): using generated digits")
     images = split(data, world.device, options.validation, options.seed)
-    if options.validation:
-        report(f"{len(images.selection[1])} of the training images are held out for validation")
 
     run, sampler = set_up(options, len(images.training[1]), world)
     if checkpoints and world.rank == 0:
@@ -168,8 +162,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     position = run.position
     if file:
         report(f"resuming after {position.epoch} epochs and {position.step} steps, from {file}")
-    was_complete = position.epoch == options.epochs
-    if was_complete:
+    if position.epoch == options.epochs:
         report("Training is already complete")
     with fail_together(world):
         directory = None if world.rank else options.modelpath  # rank 0 writes
@@ -181,8 +174,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             save_model(run.network.state_dict(), options.modelpath / "mnist_ddp.pt")
 
     report(f"test accuracy: {test_accuracy:.2f} %")
-    if not was_complete:  # its time would be that of an earlier start
-        report(f"training time: {position.seconds:.1f} s")
+    report(f"training time: {position.seconds:.1f} s")
     if options.modelpath:
         report(f"model written to {options.modelpath / 'mnist_ddp.pt'}")
 

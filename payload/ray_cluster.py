@@ -10,6 +10,7 @@ When the script ends, the Ray nodes end, and its exit status is that of rank 0.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -18,9 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import takewhile
-from pathlib import Path
 
 from training import TrainingError
 
@@ -47,22 +47,14 @@ def ray_environment(environment: Mapping[str, str], directory: str, address: str
     return changed
 
 
-def wait_for_head(
-    address: tuple[str, int], node: subprocess.Popen | None = None, seconds: float = START_SECONDS
-) -> None:
-    """Return when Ray's head listens; TrainingError after ``seconds``, or if ``node`` ends."""
+def wait_until(is_over: Callable[[], bool | None], node: subprocess.Popen | None, seconds: float = math.inf) -> None:
+    """Return when a condition holds; TrainingError after ``seconds``, or if this rank's Ray ``node`` ends."""
     deadline = time.monotonic() + seconds
-    while not listens(address):
-        check_node(node)
+    while not is_over():
+        if node and node.poll() is not None:
+            raise TrainingError(f"the Ray node of this rank ended with status {node.returncode}")
         if time.monotonic() > deadline:
-            raise TrainingError(f"no Ray head at {address[0]}:{address[1]} after {seconds:g} s")
-        time.sleep(INTERVAL)
-
-
-def wait_for_end(address: tuple[str, int], node: subprocess.Popen) -> None:
-    """Return when Ray's head listens no longer; TrainingError if ``node`` ends before."""
-    while listens(address) is not False:
-        check_node(node)
+            raise TrainingError(f"no Ray head at MASTER_ADDR and MASTER_PORT after {seconds:g} s")
         time.sleep(INTERVAL)
 
 
@@ -77,12 +69,6 @@ def listens(address: tuple[str, int]) -> bool | None:
     return True
 
 
-def check_node(node: subprocess.Popen | None) -> None:
-    """Raise TrainingError if a Ray node has ended."""
-    if node and node.poll() is not None:
-        raise TrainingError(f"the Ray node of this rank ended with status {node.returncode}")
-
-
 def wait_for_nodes(size: int, environment: dict[str, str]) -> None:
     """Return when all Ray nodes have joined; TrainingError if they have not in time."""
     code = (
@@ -91,8 +77,8 @@ def wait_for_nodes(size: int, environment: dict[str, str]) -> None:
     )
     try:
         subprocess.run([sys.executable, "-c", code, str(size)], env=environment, timeout=START_SECONDS, check=True)
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-        raise TrainingError(f"{size} Ray nodes have not joined: {error}") from None
+    except subprocess.SubprocessError:
+        raise TrainingError(f"{size} Ray nodes have not joined. Read the output above") from None
 
 
 def run_script(command: list[str], environment: dict[str, str]) -> int:
@@ -133,8 +119,6 @@ def main(arguments: list[str]) -> int:
     if os.environ.get("LOCAL_WORLD_SIZE") != "1":
         raise TrainingError("Ray needs one rank on each node. Start it with conda-python-distributed: srun -N2 -n2")
     is_head = os.environ["RANK"] == "0"
-    if is_head and not Path(script[0]).is_file():
-        raise TrainingError(f"{script[0]}: no such file in {Path.cwd()}. Check the path")
     address = (socket.gethostbyname(os.environ["MASTER_ADDR"]), int(os.environ["MASTER_PORT"]))
     # in /tmp, because the names of Ray's sockets there have at most 107 bytes (unix(7)), 70 of them its own
     directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # noqa: S108 - of this user alone, with a random name
@@ -142,13 +126,13 @@ def main(arguments: list[str]) -> int:
     node = None
     try:
         if not is_head:
-            wait_for_head(address)
+            wait_until(lambda: listens(address), None, START_SECONDS)
         command = [*ray_command(address, is_head, directory), *options]
         node = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         if not is_head:
-            wait_for_end(address, node)
+            wait_until(lambda: listens(address) is False, node)
             return 0
-        wait_for_head(address, node)
+        wait_until(lambda: listens(address), node, START_SECONDS)
         wait_for_nodes(int(os.environ["WORLD_SIZE"]), environment)
         return run_script(script, environment)
     finally:

@@ -203,7 +203,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("command", nargs="+", metavar="SCRIPT OPTION", help="after --: the training script with its options")
     add("--study", type=path, metavar="DIR", required=True, help="directory of the study, shared by all processes")
-    add("--trials", type=integer(1, 10**6), metavar="N", required=True, help="number of trials in the study")
+    add("--trials", type=integer(1), metavar="N", required=True, help="number of trials in the study")
     add("--one", action="store_true", help="train one trial, then exit")
     space = "LOW..HIGH, log:LOW..HIGH or A,B,C, passed to the script as --NAME; once for each hyper-parameter"
     add("--space", type=parameter, metavar="NAME=VALUES", action="append", required=True, help=space)

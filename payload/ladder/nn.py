@@ -19,16 +19,9 @@ def draw_samples(count):
     return features, (features[:, :2].sum(dim=1, keepdim=True) > 1).float()
 
 
-class SmallNetwork(nn.Module):
-    """One hidden layer; returns scores [n, 1], above 0 for "more than 1"."""
-
-    def __init__(self):
-        super().__init__()
-        self.hidden = nn.Linear(FEATURES, 10)
-        self.output = nn.Linear(10, 1)
-
-    def forward(self, features):
-        return self.output(torch.relu(self.hidden(features)))
+def build_network():
+    """Return a network of one hidden layer; its scores [n, 1] are above 0 for "more than 1"."""
+    return nn.Sequential(nn.Linear(FEATURES, 10), nn.ReLU(), nn.Linear(10, 1))
 
 
 def train():
@@ -36,7 +29,7 @@ def train():
     torch.manual_seed(1)
     features, labels = (tensor.to(device) for tensor in draw_samples(1000))
     test_features, test_labels = (tensor.to(device) for tensor in draw_samples(10000))
-    network = SmallNetwork().to(device)
+    network = build_network().to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 
     for epoch in range(1, EPOCHS + 1):

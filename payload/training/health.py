@@ -12,7 +12,6 @@ from statistics import fmean
 import torch
 from torch import nn
 
-from training.accelerator import module_of
 from training.distributed import World, gather
 
 # Steps at the start that are not timed: libraries load, and DistributedDataParallel rebuilds its buckets in the
@@ -84,7 +83,7 @@ class Health:
         if self.on_cpu:  # by the wall clock, as a CPU that other processes use is slow
             self.times.append(time.perf_counter())
         else:
-            self.times.append(module_of(self.world.device).Event(enable_timing=True))
+            self.times.append(torch.cuda.Event(enable_timing=True))
             self.times[-1].record()
 
     def seconds(self, times: list) -> float:
@@ -96,20 +95,16 @@ class Health:
 
     def end_epoch(self, name: str) -> dict:
         """Report the slowest rank by the means of all ranks' timed steps; return the fields for metrics, on rank 0."""
-        if not self.enabled:
+        if not self.timed:
             return {}
-        own = None
-        if self.timed:
-            own = fmean(map(self.seconds, self.timed))
+        own = fmean(map(self.seconds, self.timed))
         self.timed.clear()
-        ranks = gather((own, describe_place(self.world.device)), self.world)
+        ranks = gather((own, self.world.rank, describe_place(self.world.device)), self.world)
         if ranks is None:
             return {}
-        timed = sorted((time, rank, place) for rank, (time, place) in enumerate(ranks) if time is not None)
-        if not timed:
-            return {}
-        median, _, _ = timed[(len(timed) - 1) // 2]
-        seconds, rank, place = timed[-1]
+        ranks.sort()
+        median, _, _ = ranks[(len(ranks) - 1) // 2]
+        seconds, rank, place = ranks[-1]
         alone = f"{1e3 * seconds:.2f} ms alone per step, {seconds / median:.2f} times the median"
         self.report(f"{name}  slowest rank {rank} ({place}): {alone}")
         return {
@@ -125,7 +120,7 @@ def describe_place(device: torch.device) -> str:
     if device.type == "cpu":
         return platform.node()
     place = f"{platform.node()}, GPU {device.index}"
-    found = module_of(device).get_device_properties(device)
+    found = torch.cuda.get_device_properties(device)
     if hasattr(found, "pci_bus_id"):
         place += f" at {found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
     return place

@@ -34,7 +34,6 @@ class Profile:
         self.world = world
         self.report = report
         self.taken = 0
-        self.table = ""
         self.profiler = None
         if not self.directory:
             return
@@ -46,8 +45,8 @@ class Profile:
         atexit.register(self.end)
         if world.rank in options.profile_ranks:
             activities = [ProfilerActivity.CPU]
-            if world.device.type != "cpu":
-                activities.append(getattr(ProfilerActivity, world.device.type.upper()))
+            if world.device.type == "cuda":
+                activities.append(ProfilerActivity.CUDA)
             steps = schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1)
             self.profiler = profile(activities=activities, schedule=steps)
 
@@ -66,30 +65,22 @@ class Profile:
             if self.profiler:
                 self.profiler.step()
             if self.taken == STEPS:
-                with fail_together(self.world):
-                    if self.profiler:
-                        self.write(self.profiler)
-                self.profiler = None  # with its events, a million objects
-                self.show()
+                self.write()
         yield from batches  # as without a profile
 
-    def write(self, profiler: profile) -> None:
-        """Write the trace of this rank, and keep the table of its operations; raises TrainingError."""
-        profiler.stop()
-        path = self.directory / f"trace-rank-{self.world.rank}.json"
-        path.unlink(missing_ok=True)
-        profiler.export_chrome_trace(str(path))
-        # torch reports no error: on a full disk, the file is absent or cut short, without its last entry
-        if not path.is_file() or b'"traceName"' not in path.read_bytes()[-(2**13) :]:
-            raise TrainingError(f"{path}: cannot be written. Check its directory, or use another --profile")
-        order = f"self_{self.world.device.type}_time_total"  # by themselves
-        self.table = profiler.key_averages().table(order, row_limit=SHOWN, max_name_column_width=40)
-
-    def show(self) -> None:
-        """Print the tables of the profiled ranks."""
-        for rank, table in enumerate(gather(self.table, self.world) or ()):
-            if table:
-                self.report(f"profile of rank {rank}, {ACTIVE} steps:\n{table}")
+    def write(self) -> None:
+        """Write the traces of the profiled ranks, and print the tables of their operations."""
+        table = ""
+        with fail_together(self.world):
+            if self.profiler:
+                self.profiler.stop()
+                self.profiler.export_chrome_trace(str(self.directory / f"trace-rank-{self.world.rank}.json"))
+                order = f"self_{self.world.device.type}_time_total"  # by themselves
+                table = self.profiler.key_averages().table(order, row_limit=SHOWN, max_name_column_width=40)
+        self.profiler = None  # with its events, a million objects
+        for rank, found in enumerate(gather(table, self.world) or ()):
+            if found:
+                self.report(f"profile of rank {rank}, {ACTIVE} steps:\n{found}")
         self.report(f"traces written to {self.directory}")
 
     def end(self) -> None:

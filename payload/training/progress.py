@@ -5,21 +5,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from training.accelerator import find_accelerator
 from training.distributed import World
 
 INTERVAL = 10  # seconds between two lines
+
+
+def reporter(world: World) -> Callable[[str], None]:
+    """Return a function that prints a line on rank 0, and nothing on the others."""
+    if world.rank == 0:
+        return partial(print, flush=True)
+    return lambda _line: None
 
 
 def report_world(world: World, report: Callable[[str], None], work: str) -> None:
     """Report the ranks, their devices and ``work``, what they compute; and a GPU that is not used."""
     ranks = f"world size {world.size}, backend {dist.get_backend()}, device {world.device}"
     report(f"{ranks}, torch {torch.__version__}, {work}")
-    if world.device.type == "cpu" and find_accelerator():
+    if world.device.type == "cpu" and torch.cuda.is_available():
         report("A GPU is available; use --gpu to train on it")
 
 

@@ -81,8 +81,7 @@ def load_dataset(directory: Path | None) -> Dataset:
     """
     if not directory:
         return digits_set()
-    train_images, train_labels, test_images, test_labels = read_mnist(directory)
-    return Dataset(train_images, train_labels, test_images, test_labels, str(directory))
+    return Dataset._make([*read_mnist(directory), str(directory)])
 
 
 def fingerprint(dataset: Dataset) -> str:
@@ -111,18 +110,14 @@ def normalise(images: Tensor, device: torch.device) -> Tensor:
     return pixels.div_(255).sub_(PIXEL_MEAN).div_(PIXEL_DEVIATION)
 
 
-def prepare(images: Tensor, labels: Tensor, device: torch.device) -> Samples:
-    """Return normalised images with their labels on ``device``."""
-    return normalise(images, device), labels.to(device)
-
-
 def split(data: Dataset, device: torch.device, share: float | None, seed: int) -> Splits:
     """Normalise all images on ``device``, and hold out a random ``share`` of the training images to select by.
 
     Without one, the test images also select the best epoch. The same ``seed`` gives the same split.
     """
-    images, labels = prepare(data.train_images, data.train_labels, device)
-    test = prepare(data.test_images, data.test_labels, device)
+    images = normalise(data.train_images, device)
+    labels = data.train_labels.to(device)
+    test = (normalise(data.test_images, device), data.test_labels.to(device))
     if not share:
         return Splits((images, labels), test, test)
     count = round(share * len(labels))

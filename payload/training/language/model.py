@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A GPT on bytes, and the memory of a rank."""
+"""A GPT on bytes, the operations of a token, and the memory of a rank."""
 
 from __future__ import annotations
 
 import resource
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,34 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from training.accelerator import module_of
+from training.language.options import Shape
 
 VOCABULARY = 256  # a token is a byte
-HEAD_WIDTH = 64
-FEWEST_HEADS = 4  # small models have narrower heads, which ranks can divide among them
-
-
-class Shape(NamedTuple):
-    """The number of blocks of a model, and its width: a multiple of HEAD_WIDTH."""
-
-    layers: int
-    width: int
-
-    @property
-    def heads(self) -> int:
-        """The number of heads of each block."""
-        return max(FEWEST_HEADS, self.width // HEAD_WIDTH)
-
-
-#: A block has 12 * width^2 weights, so these have about as many parameters as their names tell.
-SHAPES = {
-    "100K": Shape(2, 64),
-    "1M": Shape(5, 128),
-    "10M": Shape(8, 320),
-    "124M": Shape(10, 1024),
-    "350M": Shape(28, 1024),
-    "1B": Shape(20, 2048),
-}
 
 
 def local(weight: Tensor) -> Tensor:
@@ -145,8 +119,18 @@ def count_parameters(network: GPT) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
+def operations_per_token(network: GPT) -> int:
+    """Return the operations of training on a token: 6 N + 12 L d T, without those of --recompute.
+
+    N are the weights without those of the places, L the blocks, d the width, T the context (PaLM, appendix B:
+    https://arxiv.org/abs/2204.02311).
+    """
+    weights = count_parameters(network) - network.places.weight.numel()
+    return 6 * weights + 12 * network.shape.layers * network.shape.width * network.context
+
+
 def peak_memory(device: torch.device) -> int:
     """Return the most bytes that this rank has used so far: of its GPU, or of the host's memory."""
     if device.type == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # in KiB: getrusage(2)
-    return module_of(device).max_memory_allocated(device)
+    return torch.cuda.max_memory_allocated(device)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command line of lm_fsdp.py. It does not import torch, so --help answers at once."""
+"""The command line of lm_fsdp.py, and its models. It does not import torch, so --help answers at once."""
 
 from __future__ import annotations
 
 import argparse
+from typing import NamedTuple
 
 from training.options import (
     Interval,
@@ -18,17 +19,41 @@ from training.options import (
     training_parser,
 )
 
-SIZES = ("100K", "1M", "10M", "124M", "350M", "1B")
+HEAD_WIDTH = 64
+FEWEST_HEADS = 4  # small models have narrower heads, which ranks can divide among them
+
+
+class Shape(NamedTuple):
+    """The number of blocks of a model, and its width: a multiple of HEAD_WIDTH."""
+
+    layers: int
+    width: int
+
+    @property
+    def heads(self) -> int:
+        """The number of heads of each block."""
+        return max(FEWEST_HEADS, self.width // HEAD_WIDTH)
+
+
+#: A block has 12 * width^2 weights, so these have about as many parameters as their names tell.
+SHAPES = {
+    "100K": Shape(2, 64),
+    "1M": Shape(5, 128),
+    "10M": Shape(8, 320),
+    "124M": Shape(10, 1024),
+    "350M": Shape(28, 1024),
+    "1B": Shape(20, 2048),
+}
 
 
 def parse_arguments(arguments: list[str], description: str = "") -> argparse.Namespace:
     """Return the options of lm_fsdp.py; exit with a line and status 2 if one is invalid."""
     parser = training_parser(description, lr=0.002, batch_size=16, unit="WINDOWS")
     add = parser.add_argument
-    add("--size", choices=SIZES, default="1M", help="parameters of the model, about (default: %(default)s)")
+    add("--size", choices=SHAPES, default="1M", help="parameters of the model, about (default: %(default)s)")
     add("--context", type=integer(1), default=128, metavar="BYTES", help="length of a window (default: %(default)s)")
-    text = "the text: a file, or a directory (default: the source of Python's standard library)"
-    add("--data", type=path, metavar="PATH", help=text)
+    text = "a file with the text (default: the source of Python's standard library)"
+    add("--data", type=path, metavar="FILE", help=text)
     add("--steps", type=integer(1), default=100, help="(default: %(default)s)")
     micro_batch = "on a rank at a time; gradients accumulate (default: a rank's share of --batch-size)"
     add("--micro-batch", type=integer(1), metavar="WINDOWS", help=micro_batch)
@@ -44,6 +69,8 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add("--recompute", action="store_true", help="activation checkpointing: less memory, more time")
     interval = "between two lines with the validation loss (default: a tenth of all)"
     add("--interval", type=integer(1), metavar="STEPS", help=interval)
+    peak = "of a device in bfloat16: lines end with the utilisation, the share of this peak"
+    add("--peak-tflops", type=number(), metavar="N", help=peak)
     add_speed(parser, "blocks")
     add_output(parser)
     every = "write a checkpoint every 500 steps, or every 90s, 30m or 2h (default: 30m)"

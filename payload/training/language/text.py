@@ -36,8 +36,7 @@ class Text(NamedTuple):
 def open_text(data: Path | None, context: int, world: World) -> Text:
     """Return the text of --data, by default the source of Python's standard library; all ranks must call it.
 
-    A file is mapped where it is; the files of a directory are joined in memory, with a zero byte after each. Raises
-    TrainingError if there is no text, or less than a window of ``context`` bytes in a part, or if the ranks see
+    Raises TrainingError if there is no text, or less than a window of ``context`` bytes in a part, or if the ranks see
     different texts.
     """
     name = str(data or f"source of Python {platform.python_version()}'s standard library")
@@ -57,34 +56,24 @@ def open_text(data: Path | None, context: int, world: World) -> Text:
     return Text(name, tokens[:start], tokens[start:], own_fingerprint)
 
 
-def source_files(data: Path | None) -> list[Path]:
-    """Return the files of a directory, sorted, without hidden ones.
-
-    Without ``data`` they are the modules of Python's standard library, without its tests. Raises TrainingError if there
-    are none.
-    """
-    root = (data or Path(sysconfig.get_path("stdlib"))).resolve()
-    found = []
-    for path in sorted(root.rglob("*" if data else "*.py")):
-        parts = path.relative_to(root).parts
-        is_hidden = any(part.startswith(".") for part in parts)
-        is_left_out = not data and parts[0] in LEFT_OUT
-        if path.is_file() and not is_hidden and not is_left_out:
-            found.append(path)
-    if not found:
-        raise TrainingError(f"{root}: no text there. Name a file or a directory with --data")
-    return found
-
-
 def read_text(data: Path | None) -> Tensor:
-    """Return the bytes of a file, mapped into memory, or of a directory's files; raises TrainingError."""
+    """Return the bytes of a file, mapped into memory, or of the standard library's modules; raises TrainingError."""
+    if not data:
+        joined = b"".join(path.read_bytes() + b"\0" for path in source_files())
+        return torch.frombuffer(bytearray(joined), dtype=torch.uint8)
     try:
-        if data and data.is_file():
-            return torch.from_file(str(data), shared=False, size=data.stat().st_size, dtype=torch.uint8)
-        joined = b"".join(path.read_bytes() + b"\0" for path in source_files(data))
+        return torch.from_file(str(data), shared=False, size=data.stat().st_size, dtype=torch.uint8)
     except (OSError, RuntimeError) as error:
         raise TrainingError(f"{data}: cannot be read on {platform.node()} ({in_one_line(error)})") from None
-    return torch.frombuffer(bytearray(joined), dtype=torch.uint8)
+
+
+def source_files() -> list[Path]:
+    """Return the modules of Python's standard library, sorted, without its tests; TrainingError without any."""
+    root = Path(sysconfig.get_path("stdlib")).resolve()
+    found = [path for path in sorted(root.rglob("*.py")) if path.relative_to(root).parts[0] not in LEFT_OUT]
+    if not found:
+        raise TrainingError(f"{root}: no source of Python. Name a text with --data")
+    return found
 
 
 def fingerprint(tokens: Tensor) -> str:

@@ -97,19 +97,14 @@ class Event:
         assert Event.may_wait
 
 
-#: What torch.cuda has, of a GPU.
-DEVICE = SimpleNamespace(
-    Event=Event,
-    get_device_properties=lambda _device: SimpleNamespace(pci_domain_id=0, pci_bus_id=0x41, pci_device_id=0),
-)
-
-
 @pytest.fixture
 def gpu(monkeypatch, alone):
     """A world of one rank on a GPU, which is replaced at its outermost edge."""
     Event.recorded = 0
     Event.may_wait = False
-    monkeypatch.setattr(health, "module_of", lambda _device: DEVICE)
+    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x41, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: properties)
     monkeypatch.setattr(health.platform, "node", lambda: "n1")
     return World(0, 1, torch.device("cuda", 1), alone.host_group)
 

@@ -97,8 +97,8 @@ def test_each_rank_of_many_prints_its_share_and_its_steps(trained):
     assert found == [[(str(rank), epoch, "8", "6") for epoch in "12"] for rank in range(3)]
 
 
-#: Takes the steps of an epoch with plain tensors, without a DataLoader or ranks.
 def independent_loop(single, data, epochs, batch_size):
+    """The mean loss of the last epoch, with plain tensors, without a DataLoader or ranks."""
     images, labels = data.tensors
     torch.manual_seed(0)
     model = single.build_model()
@@ -115,7 +115,7 @@ def independent_loop(single, data, epochs, batch_size):
             optimizer.step()
             schedule.step()
             losses += [loss.item()] * len(batch)
-    return model, sum(losses) / len(losses)
+    return sum(losses) / len(losses)
 
 
 def test_the_programs_end_where_an_independent_loop_ends(trained, tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_the_programs_end_where_an_independent_loop_ends(trained, tmp_path, monk
     (rank,) = trained["mnist_single.py", 1]
     directory = re.search(r"data (\S+)$", rank.stdout, re.MULTILINE)[1]
     train_set = mnist_single.load_mnist(type(PAYLOAD)(directory), "train", 0)
-    _, loss = independent_loop(mnist_single, train_set, 2, 24)
+    loss = independent_loop(mnist_single, train_set, 2, 24)
     assert float(LINES.fullmatch(rank.stdout)["last_loss"]) == pytest.approx(loss, abs=0.0003)
 
 

@@ -17,13 +17,8 @@ WORLDS = {
     "four ranks, of which two have an empty place in each batch": (4,),
     "copies with micro-batches": (2, "--replicas", 2, "--micro-batch", 2),
     "two ranks divide each block, and two the rest": (4, "--tensor", 2, "--every", 4),
-    "copies of blocks that two ranks divide": (4, "--tensor", 2, "--replicas", 2),
     "hybrid with micro-batches, computed again": (4, "--replicas", 2, "--micro-batch", 1, "--recompute"),
 }
-
-
-#: Combinations of the others.
-THOROUGH = ("copies of blocks that two ranks divide",)
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +28,11 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def worlds(text, request, runs):
-    left_out = () if request.config.getoption("--thorough") else THOROUGH
+def worlds(text, runs):
     found = {}
     for name, (size, *options) in WORLDS.items():
-        if name not in left_out:
-            saved = ("--modelpath", runs / name) if "--every" in options else ()
-            found[name] = run_model(size, "--data", text, *OPTIONS, *options, *saved)
+        saved = ("--modelpath", runs / name) if "--every" in options else ()
+        found[name] = run_model(size, "--data", text, *OPTIONS, *options, *saved)
     return found
 
 
@@ -49,9 +42,7 @@ def losses(ranks):
     return [float(loss) for pair in found for loss in pair]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in THOROUGH)) for name in WORLDS]
-)
+@pytest.mark.parametrize("name", WORLDS)
 def test_the_loss_curve_does_not_depend_on_how_the_ranks_divide_the_work(worlds, name):
     assert len(losses(worlds["alone"])) == 8
     assert losses(worlds[name]) == pytest.approx(losses(worlds["alone"]), abs=0.0003)
@@ -69,7 +60,8 @@ def test_a_rank_keeps_its_share_of_the_parameters(worlds):
 
 def independent_loop(data, steps, size, context, clip):
     """The losses of steps without ranks, shards or a library of ours but the network: 6 windows, AdamW."""
-    from training.language.model import GPT, SHAPES
+    from training.language.model import GPT
+    from training.language.options import SHAPES
     from training.schedule import epoch_order, learning_rate_factor
 
     text = torch.tensor(list(data.read_bytes()))
@@ -116,12 +108,16 @@ def test_the_loss_falls_below_that_of_a_model_that_only_counts_bytes(text, tmp_p
     counts = torch.bincount(torch.tensor(list(text.read_bytes())), minlength=256)
     entropy = torch.distributions.Categorical(counts / counts.sum()).entropy()
     line = ("--data", text, *OPTIONS, "--steps", 60, "--interval", 20, "--lr", 0.01, "--modelpath", tmp_path)
-    (rank,) = run_model(1, *line)
+    (rank,) = run_model(1, *line, "--peak-tflops", 0.1)
     reached = re.search(r"^validation loss: (\S+)$", rank.stdout, re.MULTILINE)[1]
     assert float(reached) < entropy - 0.3
     lines = read_epochs(tmp_path / "metrics.jsonl", "step")
     assert [line["step"] for line in lines] == [20, 40, 60]
     assert lines[-1]["validation_loss"] == pytest.approx(float(reached), abs=1e-4)
+    tokens_per_second = 1e11 / (6 * (117_376 - 32 * 64) + 12 * 2 * 64 * 32)  # at the peak of 0.1 TFLOP/s
+    utilisation = 100 * lines[-1]["tokens_per_second"] / tokens_per_second
+    assert lines[-1]["utilisation"] == pytest.approx(utilisation)
+    assert f"utilisation {utilisation:.1f} %\n" in rank.stdout
     weights = torch.load(tmp_path / "lm_fsdp.pt", weights_only=True)
     assert weights["embedding.weight"].shape == (256, 64) and all(type(one) is torch.Tensor for one in weights.values())
 
@@ -141,7 +137,6 @@ DIVIDED = "two ranks divide each block, and two the rest"
         ("two ranks", 3, 6, 1, 1),
         (DIVIDED, 4, 4, 1, 1),
         (DIVIDED, 4, 4, 2, 2),
-        pytest.param(DIVIDED, 4, 4, 4, 1, marks=pytest.mark.thorough),
     ],
 )
 def test_a_stopped_training_resumes_in_another_world_or_division_and_reaches_the_same_losses(

@@ -102,7 +102,8 @@ def test_training_takes_the_steps_of_the_mean_loss_over_the_global_batches(small
     loss, right, weights = torch.load(tmp_path / "result", weights_only=True)
 
     data = load_dataset(small_mnist)
-    images, labels = normalise(data.train_images, torch.device("cpu")).double(), data.train_labels
+    images = normalise(data.train_images, torch.device("cpu")).double()
+    labels = data.train_labels
     torch.manual_seed(1)
     network = mnist_ddp.build_model().double()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -198,14 +199,11 @@ def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
     ("arguments", "complaint"),
     [
         (["--warmup", "3"], "--warmup must be from 0 to below 3, the whole training, found 3.0"),
-        (["--download"], "unrecognized arguments: --download"),
         (["--validation", "1"], "argument --validation: must be a number above 0 and up to 0.99, found 1"),
-        (["--data", ""], "argument --data: is empty. Set the variable that names it"),
         (["--modelpath", ""], "argument --modelpath: is empty. Set the variable that names it"),
         (["--modelpath", "x", "--wandb", ""], "argument --wandb: is empty. Set the variable that names it"),
         (["--model", "x"], "unrecognized arguments: --model x"),
         (["--restart"], "--restart needs --modelpath"),
-        (["--wandb", "mnist"], "--wandb needs --modelpath"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_alone, no_torch, arguments, complaint):
@@ -246,22 +244,20 @@ def test_the_learning_rate_reaches_its_peak_once_and_falls_to_0(steps):
     assert factors.count(1) == 1 and factors[-1] == 0
     assert factors[: peak + 1] == sorted(factors[: peak + 1])
     assert factors[peak:] == sorted(factors[peak:], reverse=True)
-    assert factors == [mnist_ddp.learning_rate_factor(step, steps, steps // 4) for step in range(steps + 1)]
     assert [mnist_ddp.learning_rate_factor(step, 40, 4) for step in range(5)] == [0.2, 0.4, 0.6, 0.8, 1]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "batch_size", "lr", "first_lr"),
+    ("arguments", "rise"),
     [
-        (["--batch-size", "40", "--lr", "0.02"], 40, 0.02, 0.02 / (75 + 1)),
-        (["--batch-per-rank", "10", "--lr", "0.02"], 40, 0.02, 0.02 / (75 + 1)),
-        (["--batch-size", "40", "--lr", "0.02", "--warmup", "0.5"], 40, 0.02, 0.02 / (50 + 1)),
-        (["--batch-size", "40", "--lr", "0.02", "--warmup", "0"], 40, 0.02, 0.02),
+        (["--batch-size", "40"], 75),
+        (["--batch-per-rank", "10"], 75),
+        (["--batch-size", "40", "--warmup", "0.5"], 50),
+        (["--batch-size", "40", "--warmup", "0"], 0),
     ],
 )
-def test_the_batch_is_given_whole_or_by_rank_and_the_learning_rate_rises(arguments, batch_size, lr, first_lr):
-    options = mnist_ddp.parse_arguments(["--epochs", "3", *arguments])
+def test_the_batch_is_given_whole_or_by_rank_and_the_learning_rate_rises(arguments, rise):
+    options = mnist_ddp.parse_arguments(["--epochs", "3", "--lr", "0.02", *arguments])
     run, sampler = mnist_ddp.set_up(options, 4000, World(1, 4, torch.device("cpu")))
-    assert sampler.batch_size == batch_size and len(sampler) == 100
-    assert run.settings["learning rate"] == pytest.approx(lr)
-    assert run.schedule.get_last_lr() == [pytest.approx(first_lr)]
+    assert sampler.batch_size == 40 and len(sampler) == 100
+    assert run.schedule.get_last_lr() == [pytest.approx(0.02 / (rise + 1))]

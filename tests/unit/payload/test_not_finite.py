@@ -88,29 +88,3 @@ def test_a_step_that_a_gradient_scaler_skips_does_not_count(checkpoints, alone):
         scaler.update()
         run.position.step += 1
         assert run.save(checkpoints)
-
-
-SEARCHED = """
-import json, sys, pathlib
-run, lr = pathlib.Path(sys.argv[2]), float(sys.argv[3].removeprefix("--lr="))
-if lr > 0.1:
-    sys.exit("rank 0: the loss of epoch 1/1 is not a finite number: nan. Use a smaller --lr")
-(run / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "accuracy": 90 + lr}) + "\\n")
-"""
-
-
-def search(run_alone, tmp_path, space, *options):
-    (tmp_path / "script.py").write_text(SEARCHED)
-    line = ("--study", tmp_path / "study", "--trials", 8, "--space", f"lr={space}", *options)
-    return run_alone(*line, "--", tmp_path / "script.py", script="search.py", status=None)
-
-
-@pytest.mark.parametrize(("space", "status"), [("0..0.4", 0), ("0.2..0.4", 1)])
-def test_a_trial_that_diverges_fails_and_a_search_in_which_all_do_ends(run_alone, tmp_path, space, status):
-    pytest.importorskip("optuna")
-    rank = search(run_alone, tmp_path, space)
-    failed = rank.stdout.count(": failed (its loss is not a finite number)\n")
-    assert failed >= 3 and rank.stdout.count(": accuracy 9") == 8 - failed
-    end = "search.py: all 8 trials diverged. Use another --space, and another --study\n" if status else ""
-    assert (rank.status, rank.stderr) == (status, end)
-    assert not status or search(run_alone, tmp_path, space, "--one").status == 0

@@ -57,8 +57,7 @@ def test_rank_0_starts_the_head_where_the_other_ranks_look_for_it_then_the_scrip
     server, host, port = head
     for name, value in {**RANK, "RANK": rank, "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "hsn0"}.items():
         monkeypatch.setenv(name, value)
-    for name in ("wait_for_head", "wait_for_end"):
-        monkeypatch.setattr(ray_cluster, name, lambda *_: None)
+    monkeypatch.setattr(ray_cluster, "wait_until", lambda *_: None)
     monkeypatch.setattr(ray_cluster, "wait_for_nodes", lambda *_: None)
     (tmp_path / "train.py").touch()
     status = ray_cluster.main(["--num-gpus=4", str(tmp_path / "train.py"), "--lr", "1"])
@@ -78,31 +77,28 @@ def test_the_gpus_that_slurm_gives_on_amd_are_those_that_ray_sees(exported, visi
     assert "ROCR_VISIBLE_DEVICES" not in environment
 
 
-@pytest.mark.parametrize(
-    ("ranks", "fault"), [("4", "Ray needs one rank on each node. .*"), ("1", "train.py: no such file in .*")]
-)
-def test_a_wrong_launch_is_an_error_before_ray_starts(monkeypatch, tmp_path, ranks, fault):
-    for name, value in {**RANK, "LOCAL_WORLD_SIZE": ranks}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(TrainingError, match=f"^{fault}$"):
+def test_a_wrong_launch_is_an_error_before_ray_starts(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with pytest.raises(TrainingError, match="^Ray needs one rank on each node. "):
         ray_cluster.main(["train.py"])
     assert ray_cluster.main(["--num-gpus=2"]) == 2  # without a script
 
 
-def test_a_rank_waits_for_the_head_only_so_long_and_ends_with_it(head):
+def test_a_rank_sees_whether_the_head_listens(head):
     server, *address = head
-    address = tuple(address)
-    ray_cluster.wait_for_head(address)
+    assert ray_cluster.listens(tuple(address)) is True
+    server.shutdown(socket.SHUT_RDWR)  # the port stays taken
+    assert ray_cluster.listens(tuple(address)) is False
+
+
+def test_a_rank_waits_only_so_long_and_ends_if_its_ray_node_ends():
     with sleeping(0) as node, pytest.raises(TrainingError, match="^the Ray node of this rank ended with status 0$"):
-        ray_cluster.wait_for_end(address, node)
-    server.shutdown(socket.SHUT_RDWR)  # no longer listens; the port stays taken
+        ray_cluster.wait_until(lambda: False, node)
+    with pytest.raises(TrainingError, match="^no Ray head at MASTER_ADDR and MASTER_PORT after 0.1 s$"):
+        ray_cluster.wait_until(lambda: False, None, 0.1)
     with sleeping(600) as node:
-        ray_cluster.wait_for_end(address, node)
-        assert node.poll() is None
+        ray_cluster.wait_until(lambda: True, node)
         node.kill()
-    with pytest.raises(TrainingError, match=r"^no Ray head at 127\.0\.0\.1:\d+ after 0\.1 s$"):
-        ray_cluster.wait_for_head(address, seconds=0.1)
 
 
 @pytest.mark.parametrize(("code", "status"), [("exit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])

@@ -4,17 +4,22 @@ import fcntl
 import json
 import subprocess
 import sys
-from collections import namedtuple
+from typing import Any, NamedTuple
 from unittest.mock import MagicMock
 
 import pytest
 from launching import PAYLOAD
 
-Distribution = namedtuple("Distribution", "kind values log")
+
+class Distribution(NamedTuple):
+    """What replaces a class of Optuna: it keeps what it is made of."""
+
+    kind: str
+    values: Any
+    log: bool = False
 
 
 def distribution(kind):
-    """What replaces a class of Optuna: it keeps what it is made of."""
     return lambda *values, log=False: Distribution(kind, values, log)
 
 
@@ -35,11 +40,11 @@ def search(monkeypatch):
 #: Texts of --space, and what Optuna gets.
 PARAMETERS = {
     "lr=log:0.001..0.1": Distribution("Float", (0.001, 0.1), True),
-    "lr=1e-4..1e-1": Distribution("Float", (0.0001, 0.1), False),
-    "warmup=0..2": Distribution("Int", (0, 2), False),
-    "shift=-2..2.5": Distribution("Float", (-2, 2.5), False),
-    "batch-size=64,128": Distribution("Categorical", ([64, 128],), False),
-    "optimizer=adam,sgd": Distribution("Categorical", (["adam", "sgd"],), False),
+    "lr=1e-4..1e-1": Distribution("Float", (0.0001, 0.1)),
+    "warmup=0..2": Distribution("Int", (0, 2)),
+    "shift=-2..2.5": Distribution("Float", (-2, 2.5)),
+    "batch-size=64,128": Distribution("Categorical", ([64, 128],)),
+    "optimizer=adam,sgd": Distribution("Categorical", (["adam", "sgd"],)),
 }
 
 
