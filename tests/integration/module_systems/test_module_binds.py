@@ -120,7 +120,7 @@ def test_a_removed_image_is_replaced_by_a_copy_of_the_sites_and_without_one_load
     image = site.installation / f"{CONTAINER}.sif"
     central = site.root / "elsewhere" / image.name
     target = image.readlink()
-    reload = f"module unload {site.name}; module load {site.name}" if site.loads_once else f"module load {site.name}"
+    reload = f"module unload {site.name}; module load {site.name}"
     try:
         central.symlink_to(target)
         output = site.run(f'module load {site.name}; echo $SIF; rm -f $SIF; {reload}; echo "$SIF $SIFPYTORCH"')
