@@ -58,7 +58,7 @@ def shell(testbed, installation, work):
 
     def run(script):
         script = f"{installation.load}export TMPDIR={work}/temporary\n{script}"
-        return testbed.run_unchecked(script, cwd=work, timeout=600)
+        return testbed.run_unchecked(script, cwd=work)
 
     return run
 
