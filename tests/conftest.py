@@ -54,10 +54,9 @@ def places_of_files(items):
     """
     early = {item.path for item in items if item.get_closest_marker("early")}
     files = list(dict.fromkeys(item.path for item in items if item.path not in early))
-    waiting = [path for path in files if "integration" in path.parts]
-    computing = [path for path in files if "integration" not in path.parts]
     places = dict.fromkeys(early, 0.0)
-    for group in (waiting, computing):
+    for is_integration in (True, False):
+        group = [path for path in files if ("integration" in path.parts) is is_integration]
         places.update({path: 1 + number / len(group) for number, path in enumerate(group)})
     return {path: (place, str(path)) for path, place in places.items()}
 
@@ -68,7 +67,8 @@ def environment_as_it_was():
 
     The processes of later tests would inherit both.
     """
-    before, handlers = dict(os.environ), {number: signal.getsignal(number) for number in signal.valid_signals()}
+    before = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     yield
     os.environ.clear()
     os.environ.update(before)

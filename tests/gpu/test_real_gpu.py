@@ -66,11 +66,6 @@ def test_one_visible_gpu_is_device_0_of_every_rank():
     assert json.loads(output)["count"] == 1
 
 
-def test_the_payload_trains_on_the_gpu():
-    output, _ = launch(str(TREE / "payload" / "mnist_ddp.py"), "--gpu", "--epochs", "1")
-    assert "backend nccl, device cuda:0" in output
-
-
 TIMED_WITHOUT_WAITING = f"""
 import sys
 sys.path.insert(0, {str(TREE / "payload")!r})
@@ -108,12 +103,14 @@ def test_a_resumed_training_on_the_gpu_reaches_the_weights_of_an_uninterrupted_o
     torch = pytest.importorskip("torch")
     for size in ("250", "256"):
         line = [str(TREE / "payload" / "mnist_ddp.py"), "--gpu", "--epochs", "2", "--batch-size", size, *options]
-        through, parts = tmp_path / f"through-{size}", tmp_path / f"parts-{size}"
+        through = tmp_path / f"through-{size}"
+        parts = tmp_path / f"parts-{size}"
         launch(*line, "--modelpath", str(through))
         launch(*line, "--modelpath", str(parts))
         (last,) = (parts / "checkpoints").glob("epoch-0002-*")
         last.unlink()
         output, _ = launch(*line, "--modelpath", str(parts))
+        assert "backend nccl, device cuda:0" in output
         assert "resuming after 1 epochs and 0 steps" in output
         one, other = (torch.load(path / "mnist_ddp.pt", weights_only=True) for path in (through, parts))
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
@@ -137,18 +134,12 @@ read = check.log_nccl(os.environ)
 print(read())
 """
     output, _ = launch("-c", code)
-    assert check_log(output), output
-
-
-def check_log(text):
-    """Return whether NCCL has logged its version and its network."""
-    return "NCCL INFO" in text and "Using network" in text
+    assert "NCCL INFO" in output and "Using network" in output
 
 
 def test_the_doctor_sees_the_gpus_and_that_torch_computes_with_their_driver(tmp_path):
-    easybuild, commands = tmp_path / "easybuild", tmp_path / "bin"
+    easybuild = tmp_path / "easybuild"
     easybuild.mkdir()
-    commands.mkdir()
     kind = "cuda" if Path("/proc/driver/nvidia/version").exists() else "rocm"
     (easybuild / "PyTorch.eb").write_text(f"easyblock = 'EB_PyTorchVenv'\ngpu = {kind!r}\n")
     done = subprocess.run(

@@ -4,6 +4,7 @@ Arguments: the user who launches, and the kind of attack. Prints each directory 
 """
 
 import contextlib
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -14,37 +15,29 @@ TMP = Path("/tmp")  # noqa: S108  (of the test's own mount)
 def main(victim, kind):
     """Attack until killed."""
     os.umask(0)
-    top = TMP / f"pytorch-{victim}"
-    open_directory = TMP / "open"  # of the victim, without a sticky bit, with a link to it at home
     for name in ("torchinductor_victim", f"torchinductor_{victim}", "triton"):
         (TMP / name).mkdir(exist_ok=True)  # torch's defaults
     if kind == "link":
-        top.symlink_to(TMP)
-    elif kind == "directory":
-        (top / "7-nid001001" / "triton").mkdir(parents=True)
-    if kind == "full":
-        fill()
+        (TMP / f"pytorch-{victim}").symlink_to(TMP)
     print("ready", flush=True)
-    count = 0
-    while True:
+    for count in itertools.count():
         with contextlib.suppress(OSError):
-            if kind == "race":
-                top.mkdir()
-                top.rename(TMP / f"moved-{os.urandom(8).hex()}")
-            elif kind == "replace":
-                (open_directory / "scratch").rename(open_directory / f"moved-{count}")
-                (open_directory / "scratch").mkdir()
-            elif kind == "filling":
-                (TMP / f"file-{count}").touch()
-        count += 1
+            attack(victim, kind, count)
         write_into(TMP, int(victim))
 
 
-def fill():
-    """Use all inodes."""
-    with contextlib.suppress(OSError):
-        for number in range(1000):
-            (TMP / f"file-{number}").touch()
+def attack(victim, kind, count):
+    """Take or replace a name before the victim uses it; `count` makes names new."""
+    top = TMP / f"pytorch-{victim}"
+    scratch = TMP / "open" / "scratch"  # of the victim, without a sticky bit, with a link to it at home
+    if kind == "race":
+        top.mkdir()
+        top.rename(TMP / f"moved-{count}")
+    elif kind == "replace":
+        scratch.rename(scratch.with_name(f"moved-{count}"))
+        scratch.mkdir()
+    elif kind == "filling":
+        (TMP / f"file-{count}").touch()
 
 
 def write_into(top, victim):

@@ -44,13 +44,10 @@ class SmallInstallation:
         marker = ["-p", ".packed f 444 0 0 true", "-e", self.file.name, "provenance"]
         subprocess.run(["mksquashfs", self.root, self.file, *options, *marker], check=True, stdout=subprocess.DEVNULL)
         (self.root / "filler").unlink()
-        self.record(hashlib.sha256(self.file.read_bytes()).hexdigest())
-
-    def record(self, sha256):
-        """Write the record of the file."""
         (self.root / "provenance").mkdir(exist_ok=True)
+        sha256 = hashlib.sha256(self.file.read_bytes()).hexdigest()
         record = {"file": self.file.name, "sha256": sha256, "size": self.file.stat().st_size}
-        (self.root / "provenance" / "packed.json").write_text(json.dumps(record, indent=2))
+        (self.root / "provenance" / "packed.json").write_text(json.dumps(record))
 
     @property
     def load(self):

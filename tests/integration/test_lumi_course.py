@@ -48,7 +48,6 @@ class Course:
         self.testbed = testbed
         self.stand_ins = StandIns(testbed.layout, directory / "stand-ins")
         self.installdir = directory / "DEMO2"
-        self.central = self.stand_ins.images
         binds = f"{self.stand_ins.version('2.3.1+rocm6.0')},{self.stand_ins.conda()}"
         # a login shell does not have the testbed's bootstrap module
         self.site = f"""module unload pytorch-easybuild
@@ -74,7 +73,7 @@ def course(testbed, container, venv):
         course = Course(testbed, Path(directory))
         course.stand_ins.image(IMAGE)
         recipe = course.stand_ins.recipe(
-            RECIPE, ("'/appl/local/containers/easybuild-sif-images'", repr(str(course.central)))
+            RECIPE, ("'/appl/local/containers/easybuild-sif-images'", repr(str(course.stand_ins.images)))
         )
         course.run(f"cp {recipe} .")  # eb looks in the working directory first
         course.run(

@@ -56,12 +56,3 @@ cd /; {enter}extra-command
     assert (ran, command) == (imported, "command")
     assert removed[-1].strip() == "Successfully uninstalled extra-package-1.0"
     assert int(status) in (127, 255)  # not found: of a shell, and of the image's runtime
-
-
-def test_on_the_host_activation_does_nothing(testbed, container):
-    output = testbed.run(
-        f"""module load {container}
-export WITH_CONDA='source /conda/activate'
-$RUNSCRIPTS/conda-python-simple -c 'print("started")'"""
-    )
-    assert output == "started\n"

@@ -78,7 +78,8 @@ def output(request):
 def test_the_ranks_of_a_step_agree_on_their_world(output):
     """Also of a step of fewer tasks than its job, of a heterogeneous one, and of a batch script that inherited one."""
     shown = sorted(re.findall(r"^(?:whole|part|components|submitted) .*", output, re.MULTILINE))
-    first, third = "nid001001 nid001001", "nid001003 nid001003"
+    first = "nid001001 nid001001"
+    third = "nid001003 nid001003"
     assert shown[:3] == [
         f"components 0/3 0/1 {third}",
         f"components 1/3 0/2 {third}",

@@ -58,7 +58,7 @@ def shell(testbed, installation, work):
 
     def run(script):
         script = f"{installation.load}export TMPDIR={work}/temporary\n{script}"
-        return testbed.run_unchecked(script, cwd=work, timeout=600)
+        return testbed.run_unchecked(script, cwd=work)
 
     return run
 
@@ -239,8 +239,8 @@ for ((i = 0; i <= $1; i++)); do
         until grep -qs ready attack; do kill -0 $attacker || exit 3; sleep 0.01; done
     fi
     start=${EPOCHREALTIME/./}
-    (export SLURM_LOCALID=0; as_user 65533 timeout 30 python probe.py) & first=$!
-    (export SLURM_LOCALID=1; as_user 65533 timeout 30 python probe.py) & wait $first $! || echo "failed: $?"
+    (export SLURM_LOCALID=0; as_user 65533 timeout 300 python probe.py) & first=$!
+    (export SLURM_LOCALID=1; as_user 65533 timeout 300 python probe.py) & wait $first $! || echo "failed: $?"
     echo took $(((${EPOCHREALTIME/./} - start) / 1000)) ms
 done
 kill $attacker; wait $attacker || true; grep -v ready attack || true
@@ -261,7 +261,9 @@ def test_another_user_can_neither_delay_nor_enter_a_mount(shell, installation, c
     if os.geteuid() != 0 or not any(line[1] == "True" for line in lines(done)):
         pytest.skip("only root can start processes of two users, who need /dev/fuse and a squashfuse they can read")
     times = [int(text) for text in re.findall(r"^took (\d+) ms$", done.stdout, re.MULTILINE)]
-    expected = (count + 1, 2 * count + 2, 3 * count + 3, "")
-    assert (len(times), len(lines(done)), done.stdout.count("\n"), done.stderr) == expected, done.stdout
+    assert len(times) == count + 1
+    assert len(lines(done)) == 2 * len(times)
+    assert len(done.stdout.splitlines()) == 3 * len(times), f"the attacker has entered: {done.stdout}"
+    assert done.stderr == ""
     assert all(line[1:3] == ["True", str(installation.file)] for line in lines(done))
     assert sorted(times)[-2] < 5000 + 2 * times[0]  # one may be the machine's

@@ -135,9 +135,10 @@ def frontier(system):
 @pytest.mark.parametrize(("torch", "rocm"), [("2.3.1", "6.0"), ("2.10.0", "7.1")])
 @pytest.mark.thorough  # test_venv_build.py always builds a package from source, test_packed.py packs
 def test_virtual_environments_of_frontier_with_mpi4py_from_source(frontier, torch, rocm):
-    name, version = f"PyTorch-{torch}-rocm-{rocm}-venv", f"{torch}+rocm{rocm}"
+    version = f"{torch}+rocm{rocm}"
     settings = f"{frontier.index}\nexport CFLAGS=-O0"  # compiles mpi4py in seconds
     changes = [("c8fa625e0f92b082ef955bfb52f19fa6691d29273d7d71135d295aa143dee6cb", frontier.mpi4py)]
+    name = f"PyTorch-{torch}-rocm-{rocm}-venv"
     frontier.check(name, FRONTIER_LINE, version=version, changes=changes, settings=settings)
     output = frontier.run(
         f"""module load {recipes.module(name)}
@@ -150,18 +151,8 @@ os.write(1, line.encode())  # in one write
     assert output == "rank 2 Open MPI\n" * 2
 
 
-@pytest.mark.thorough  # test_locked_venv.py always installs from a lock, and other tests launch so
-@pytest.mark.parametrize(
-    ("kind", "line"),
-    [
-        ("", MPIRUN + "torchrun-distributed --nproc-per-node=2 probe.py"),
-        ("perlmutter-", "srun -N2 --ntasks-per-node=2 bash -c 'source <(ddp-env) && python -u probe.py'"),
-    ],
-    ids=["torchrun under mpirun", "exported variables"],
-)
-def test_virtual_environments_for_cuda(system, kind, line):
-    if not kind:
-        need("openmpi-bin")
+@pytest.mark.thorough  # test_locked_venv.py always installs from a lock, test_cuda_wheels.py the lock's own wheels
+def test_virtual_environment_of_perlmutter_with_exported_variables(system):
     system.stand_ins.module("python/3.11-24.1.0", Path(shutil.which("python3.11")).parent)
-    name = f"PyTorch-2.15.0-cuda-13.2-{kind}venv"
-    system.check(name, line, version="2.15.0", settings=system.index)
+    line = "srun -N2 --ntasks-per-node=2 bash -c 'source <(ddp-env) && python -u probe.py'"
+    system.check("PyTorch-2.15.0-cuda-13.2-perlmutter-venv", line, version="2.15.0", settings=system.index)

@@ -66,10 +66,10 @@ def test_a_sites_line_overrides_what_every_profile_sets_but_not_the_users_export
     assert use("ours", text, SHOW, own) == f"{expected} timeout:1 attempts:1\n"
 
 
-LIBRARY = """import ctypes, socket
+LIBRARY = """import ctypes, os, socket
 ctypes.CDLL("libmunge.so.2")
 place = next(line.split()[-1] for line in open("/proc/self/maps") if "libmunge" in line)
-print(socket.gethostname(), place)
+os.write(1, f"{socket.gethostname()} {place}\\n".encode())  # in one write: srun mixes the partial writes of ranks
 """
 
 

@@ -70,11 +70,13 @@ def test_each_hanging_rank_is_named_with_its_node_and_line(testbed, module, ente
     testbed.run(start, cwd=work)
     job = f"$(squeue --noheader --name={name} --states=RUNNING --format=%A)"
     try:
-        found, deadline = "", time.monotonic() + 600
-        while not wanted <= set(found.splitlines()) and time.monotonic() < deadline:
+        deadline = time.monotonic() + 600
+        found = []
+        while not wanted <= set(found) and time.monotonic() < deadline:
             time.sleep(2)  # the ranks import torch meanwhile
-            found = testbed.run_unchecked(f"module load {module}\n{by_user}pytorch-stacks {job}.0", cwd=work).stdout
-        assert wanted <= set(found.splitlines()), f"{found}\n{(work / 'home' / 'log').read_text()}"
-        assert found.splitlines()[0].endswith(", step 0: 4 ranks on 2 nodes")
+            shown = testbed.run_unchecked(f"module load {module}\n{by_user}pytorch-stacks {job}.0", cwd=work)
+            found = shown.stdout.splitlines()
+        assert wanted <= set(found), f"{found}\n{(work / 'home' / 'log').read_text()}"
+        assert found[0].endswith(", step 0: 4 ranks on 2 nodes")
     finally:
         testbed.run(f"scancel --name={name}")

@@ -12,7 +12,8 @@ PAIR = "srun -N2 -w nid001001,nid001002"
 #: Prints the variables of one rank, and how many ranks have met; the demo has four ranks with torch.
 PROBE = f"""{MEET}
 names = ['RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'GROUP_RANK', 'MASTER_ADDR', 'MASTER_PORT']
-print(socket.gethostname(), found, *[os.environ[name] for name in names])
+words = [socket.gethostname(), str(found), *[os.environ[name] for name in names]]
+os.write(1, (' '.join(words) + '\\n').encode())  # in one write: srun mixes the partial writes of ranks
 """
 
 
@@ -58,7 +59,8 @@ done
 """
     imported = "import own, torch; print(own.here, torch.__file__)"
     found = "import importlib.util as u, own; print(own.here, u.find_spec('torch').origin)"
-    load, run = f"module load {module}\n", f"srun -n1 {enter}{line}"
+    load = f"module load {module}\n"
+    run = f"srun -n1 {enter}{line}"
     output = testbed.run(f'{load}{poison}{run} "{imported}"')
     output += testbed.run(f'{poison}{load}{run} "{found}"')
     assert re.fullmatch(r"(True /\S+/torch/__init__\.py\n){2}", output)

@@ -151,5 +151,5 @@ def test_slurms_pmix_starts_ranks_on_two_nodes(testbed):
     """The nodes share /tmp: there, the second node of a step found the directory of the first."""
     if "pmix" not in testbed.run("srun --mpi=list 2>&1"):
         pytest.skip("this Slurm has no plugin for PMIx")
-    ranks = testbed.run("srun --mpi=pmix -N2 --ntasks-per-node=2 bash -c 'echo $PMIX_RANK'", timeout=60)
+    ranks = testbed.run("srun --mpi=pmix -N2 --ntasks-per-node=2 bash -c 'echo $PMIX_RANK'", timeout=300)
     assert sorted(ranks.split()) == ["0", "1", "2", "3"]

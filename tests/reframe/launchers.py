@@ -37,9 +37,10 @@ class Launcher(PyTorchJob):
 
     @run_before("run")
     def set_command(self):
-        site, extras = self.current_partition.extras, self.current_environ.extras
-        image = extras.get("srun_options", [])
-        of_ranks, of_node = self.job.launcher.options, list(image)
+        site = self.current_partition.extras
+        extras = self.current_environ.extras
+        of_ranks = self.job.launcher.options
+        of_node = list(extras.get("srun_options", []))
         if self.num_cpus_per_task:
             of_ranks = [f"--cpus-per-task={self.num_cpus_per_task}", *of_ranks]
             of_node.append(f"--cpus-per-task={self.num_cpus_per_task * self.ranks_per_node}")

@@ -1,6 +1,4 @@
-"""A site without images, and sources of images: the CPU image, a tiny image, a registry."""
-
-import os
+"""A site without images, and a registry with one."""
 
 import pytest
 from image_site import Site, make_layer
@@ -14,20 +12,6 @@ def site(testbed, work):
     if testbed.obstacle:
         pytest.skip(f"no containers here: {testbed.obstacle}")
     return Site(testbed, work)
-
-
-@pytest.fixture(scope="module")
-def tiny(testbed, tmp_path_factory):
-    """A small image in which nothing can run, for checks before anything runs."""
-    if testbed.obstacle:
-        pytest.skip(f"no containers here: {testbed.obstacle}")
-    directory = tmp_path_factory.mktemp("tiny")
-    root = directory / "root"
-    root.mkdir()
-    (root / "content").write_bytes(os.urandom(200_000))
-    (directory / "tiny.def").write_text(f"Bootstrap: localimage\nFrom: {root}\n")
-    testbed.run(f"apptainer --silent build {directory}/tiny.sif {directory}/tiny.def")
-    return directory / "tiny.sif"
 
 
 @pytest.fixture(scope="module")

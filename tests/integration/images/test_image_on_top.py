@@ -49,7 +49,8 @@ def test_packages_on_top_of_an_installed_image_run_on_four_ranks(site, container
     launch = f"cd {work}; srun -N2 --ntasks-per-node=2 singularity exec $SIF conda-python-distributed ranks.py"
     step = site.shell(f"{launch}; echo $SIF; list-packages | grep greeting")
     assert step.returncode == 0, step.stderr
-    ranks, (sif, package) = step.stdout.splitlines()[:4], step.stdout.splitlines()[4:]
+    *ranks, sif, package = step.stdout.splitlines()
+    assert len(ranks) == 4
     version = container.partition("/")[2].partition("-")[0]
     inside = "/usr/local/lib/python3.11/dist-packages/greeting"
     assert all(line.startswith(f"hello 4 built in the image against torch {version}") for line in ranks), ranks
@@ -60,4 +61,4 @@ def test_packages_on_top_of_an_installed_image_run_on_four_ranks(site, container
 
     record = site.record()
     base = site.testbed.run(f"module load {container}; cat $CONTAINERROOT/provenance/image.json")
-    assert record["base"] == {"module": container, **json.loads(base)}
+    assert record["base"] == dict(json.loads(base), module=container)

@@ -47,14 +47,12 @@ def test_a_rebuild_keeps_an_unchanged_image_even_after_a_kill_and_replaces_a_dam
     (prefix.installation / "runscripts" / "get-master").unlink()
 
     # a running job keeps the files that it was started with
-    started, go_on = work / "started", work / "go-on"
+    started = work / "started"
+    go_on = work / "go-on"
     wait = f"touch {started}; until [ -e {go_on} ]; do sleep 0.1; done; ls /payload/mnist_ddp.py /runscripts/ddp-env"
     with ThreadPoolExecutor() as threads:
         try:
-            running = threads.submit(
-                testbed.run,
-                f"{prefix.load}; singularity exec $SIF sh -c '{wait}'",
-            )
+            running = threads.submit(testbed.run, f"{prefix.load}; singularity exec $SIF sh -c '{wait}'")
             wait_for(started.exists)
             kill_at(prefix, INSTALLING)
             assert not prefix.works()

@@ -1,26 +1,14 @@
 """The modules of all runtimes under each module system, in shells without Slurm and EasyBuild."""
 
-import functools
-
 import pytest
 from written_modules import CONTAINER, SHIFTER, SYSTEMS, VENV, write_modules
 
 
-@pytest.fixture(scope="session")
-def modules_of(testbed, container, venv, module_system, tmp_path_factory):
-    """A function that writes the modules for a module system and a syntax, once."""
-
-    @functools.cache
-    def write(name, syntax):
-        return write_modules(testbed, module_system(name), syntax, tmp_path_factory.mktemp("site"))
-
-    return write
-
-
-@pytest.fixture(scope="module", params=SYSTEMS, ids="-".join)
-def written(request, modules_of):
+@pytest.fixture(scope="session", params=SYSTEMS, ids="-".join)
+def written(request, testbed, container, venv, module_system, tmp_path_factory):
     """The modules of all runtimes under one module system: recipe -> Site."""
-    return modules_of(*request.param)
+    name, syntax = request.param
+    return write_modules(testbed, module_system(name), syntax, tmp_path_factory.mktemp("site"))
 
 
 @pytest.fixture(params=[CONTAINER, VENV, SHIFTER], ids=["container", "venv", "shifter"])

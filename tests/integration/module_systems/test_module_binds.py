@@ -1,6 +1,7 @@
 """The container module's binds: user-software, certificates, the recipe's own; its search paths and its image."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 from recorded_environment import recorded
@@ -13,43 +14,46 @@ pytestmark = pytest.mark.testbed
 
 
 @pytest.mark.parametrize(
-    ("there", "mounted"),
+    ("files", "mounted"),
     [
-        ("nothing", []),
-        ("directory", ["{}:/user-software"]),
-        ("packed", ["{}.squashfs:/user-software:ro"]),
-        ("both", ["{}.squashfs:/user-software:ro"]),
-        ("unpacked", ["{}:/user-software"]),
+        ([], None),
+        (["/venv/file"], "{}:/user-software"),
+        ([".squashfs"], "{}.squashfs:/user-software:ro"),
+        (["/venv/file", ".squashfs"], "{}.squashfs:/user-software:ro"),
+        (["/venv/file", ".squashfs", "/.unpacked"], "{}:/user-software"),
     ],
+    ids=["nothing", "directory", "packed", "both", "unpacked"],
 )
-def test_the_module_mounts_the_user_software_that_exists_when_it_is_loaded(image_site, there, mounted, tmp_path):
-    site, store = image_site, image_site.user_software
-    if there in ("directory", "both", "unpacked"):
-        (store / "venv").mkdir(parents=True)
-    if there in ("packed", "both", "unpacked"):
-        store.parent.mkdir(exist_ok=True)
-        store.with_name(store.name + ".squashfs").touch()
-    if there == "unpacked":
-        (store / ".unpacked").touch()
+def test_the_module_mounts_the_user_software_that_exists_when_it_is_loaded(image_site, files, mounted, tmp_path):
+    site = image_site
+    store = site.user_software
+    for file in files:
+        path = Path(f"{store}{file}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     script, before, loaded = recorded(tmp_path, "", f"module load {site.name}")
     site.run(script)
     singularity, apptainer, with_venv, virtual_env = state(loaded)
-    mounts = [entry for entry in singularity.split(",") if "/user-software" in entry and str(site.root) in entry]
-    assert mounts == [bind.format(store) for bind in mounted]
-    assert (":ro,image-src=." in singularity) == (there in ("packed", "both"))
     assert apptainer == singularity
-    assert with_venv == ("true" if there == "nothing" else "source /user-software/venv/pytorch/bin/activate")
-    assert virtual_env == (None if there == "nothing" else "/user-software/venv/pytorch")
+    mounts = [entry for entry in singularity.split(",") if f"{store.parent}/" in entry]
+    if mounted:
+        assert mounts == [mounted.format(store)]
+        assert (":ro,image-src=." in singularity) == mounted.endswith(":ro")
+        assert with_venv == "source /user-software/venv/pytorch/bin/activate"
+        assert virtual_env == "/user-software/venv/pytorch"
+    else:
+        assert (mounts, with_venv, virtual_env) == ([], "true", None)
 
     # unloading removes what loading added, whatever exists by then
-    change = f"rm -rf {store.parent}" + (f"; mkdir -p {store}" if there == "nothing" else "")
+    change = f"rm -rf {store.parent}" if mounted else f"mkdir -p {store}"
     script, before, after = recorded(tmp_path, "", f"module load {site.name}; {change}; module unload {site.name}")
     site.run(script)
     assert snapshot(after) == snapshot(before)
 
 
 def test_a_users_own_image_is_mounted_beside_the_packed_user_software_and_kept(testbed, image_site, tmp_path):
-    site, packed = image_site, image_site.user_software.with_name(image_site.user_software.name + ".squashfs")
+    site = image_site
+    packed = image_site.user_software.with_name(image_site.user_software.name + ".squashfs")
     packed.parent.mkdir(exist_ok=True)
     for name, image in [("ours", packed), ("theirs", tmp_path / "own.squashfs")]:
         (tmp_path / name).mkdir()
@@ -71,7 +75,8 @@ def test_the_commands_that_users_install_come_after_the_modules_and_before_the_h
     script, before, loaded = recorded(tmp_path, f"export HOME={tmp_path}", f"module load {site.name}")
     # unloading removes what loading added, whatever exists by then
     after = site.run(f"{script}\nrm -rf $HOME/.local; mkdir -p $PYTHONUSERBASE; module unload {site.name}; echo $PATH")
-    path, new = values(before)["PATH"], values(loaded)
+    path = values(before)["PATH"]
+    new = values(loaded)
     root = site.installation
     assert new["PATH"] == f"{root}/bin:{root}/venv/bin:{new['PYTHONUSERBASE']}/bin:{path}"
     assert after == path + "\n"
@@ -115,7 +120,7 @@ def test_a_removed_image_is_replaced_by_a_copy_of_the_sites_and_without_one_load
     image = site.installation / f"{CONTAINER}.sif"
     central = site.root / "elsewhere" / image.name
     target = image.readlink()
-    reload = f"module unload {site.name}; module load {site.name}" if site.loads_once else f"module load {site.name}"
+    reload = f"module unload {site.name}; module load {site.name}"
     try:
         central.symlink_to(target)
         output = site.run(f'module load {site.name}; echo $SIF; rm -f $SIF; {reload}; echo "$SIF $SIFPYTORCH"')

@@ -1,15 +1,50 @@
-"""The environment after loading, loading again, switching and unloading."""
+"""The environment after loading, loading again, switching and unloading; the documented variables; what is refused.
 
+In one file, for which EasyBuild writes the modules once for each module system.
+"""
+
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from recorded_environment import recorded
-from written_modules import OWN
+from written_modules import ENTER, OWN
 
 from testbed.module_systems import snapshot, values
 from testbed.recipes import CONTAINER, VENV
 
 pytestmark = pytest.mark.testbed
+
+
+def documented_variables(column):
+    """Return the table of docs/module.md: name -> its cell for a module, in the order of ENTER."""
+    rows = {}
+    for line in (Path(__file__).resolve().parents[3] / "docs" / "module.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 5 and cells[0].startswith("`"):
+            rows.update(dict.fromkeys(re.findall(r"`([A-Z_]+)`", cells[0]), cells[1 + column]))
+    return {name: cell for name, cell in rows.items() if cell != "-"}
+
+
+def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_path):
+    """With every parameter of a recipe, and with user-software."""
+    site.user_software.mkdir(parents=True, exist_ok=True)
+    script, before, loaded = recorded(tmp_path, "", f"module load {site.name}")
+    site.run(script)
+    site.keep_no_user_software()
+    new = values(loaded)
+    changed = {name for name, _ in new.items() - values(before).items()}
+    documented = documented_variables(list(ENTER).index(site.recipe))
+    assert len(documented) > 15
+    always = [name for name, cell in documented.items() if not cell.startswith(("if needed", "if [packed]"))]
+    assert changed >= {*always}
+    # other variables are EasyBuild's, notes for unloading, and those of the cluster profile
+    of_profile = {name.removeprefix("__CLUSTER_SET_") for name in new if name.startswith("__CLUSTER_SET_")}
+    others = changed - documented.keys() - of_profile
+    assert {name for name in others if not re.match("EB(VERSION|DEVEL)|__", name)} == {"MODULEPATH"}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +70,8 @@ def test_unloading_restores_every_byte_and_loading_twice_changes_nothing(site, o
 
 
 def test_another_version_replaces_the_first_or_is_refused_with_a_message(written, tmp_path):
-    first, second = written[CONTAINER], written[VENV]
+    first = written[CONTAINER]
+    second = written[VENV]
     load = f"module load {first.name}; module load {second.name}; echo $? $EBROOTPYTORCH ${{SIF-unset}}"
     script, before, after = recorded(tmp_path, "", f"{load}; module purge")
     result = first.run_unchecked(script)
@@ -76,15 +112,74 @@ echo "$PIP_CONSTRAINT" "$TORCH_EXTENSIONS_DIR" """
     assert output.splitlines() == [f"{own} {ours}", "/theirs", f"{own} /theirs"]
 
 
-def test_environment_modules_reload_ours_and_the_modules_beside_it(site, tmp_path):
-    if site.system.name == "Lmod":
-        pytest.skip("the command is that of Environment Modules")
-    (tmp_path / "other").write_text("#%Module\nsetenv OTHER 1\n")
-    load = f"module use {tmp_path}; module load other {site.name}"
-    script, before, loaded, again, after = recorded(
-        tmp_path, "", load, "module reload", f"module purge; module unuse {tmp_path}"
-    )
-    site.run(script)
-    assert values(again) == values(loaded)
-    assert values(again)["OTHER"] == "1"
-    assert snapshot(after) == snapshot(before)
+#: An ordinary user: root may read everything.
+USER = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
+
+
+def load_as_user(site):
+    """Load the module as an ordinary user; return the process."""
+    modules = f"export MODULEPATH={site.root}/modules/all"
+    script = f"{site.system.code}\n{modules}\nmodule load {site.name}; echo $? ${{EBROOTPYTORCH-unset}}"
+    for path in (site.root, *site.root.parents[:-1]):
+        if path.stat().st_uid == os.geteuid():
+            path.chmod(path.stat().st_mode | 0o055)
+    command = [*(USER if os.geteuid() == 0 else []), "bash", "-c", script]
+    env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+    return subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=300)
+
+
+def damage(path, how):
+    """Put something that cannot be read in place of a file, or of its directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if how == "link":
+        path.symlink_to("/nowhere/file")
+    elif how != "gone":  # also in "order"
+        path.write_text("content")
+    if how == "file":
+        path.chmod(0)
+    if how == "directory":
+        path.parent.chmod(0)
+
+
+@pytest.mark.parametrize("how", ["gone", "link", "file", "directory"])
+def test_a_python_that_cannot_be_read_is_refused(written, how):
+    """Otherwise, the next Python on PATH would run, without a message."""
+    site = written[VENV]
+    library = site.installation / "venv/lib"
+    kept = site.installation / "venv/kept"
+    library.rename(kept)
+    (python,) = kept.glob("python3*")
+    try:
+        damage(library / python.name / "os.py", "order")
+        assert load_as_user(site).stdout == f"0 {site.installation}\n"
+        damage(library / python.name / "os.py", how)
+        result = load_as_user(site)
+    finally:
+        (library / python.name).chmod(0o755)
+        shutil.rmtree(library)
+        kept.rename(library)
+    assert result.stdout == "1 unset\n"
+    assert "which cannot be read on this host" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("how", ["gone", "link", "file"])
+def test_an_image_that_cannot_be_read_is_refused(image_site, how):
+    site = image_site
+    image = site.installation / f"{CONTAINER}.sif"
+    target = image.readlink()
+    try:
+        damage(image, how)
+        result = load_as_user(site)
+    finally:
+        image.unlink(missing_ok=True)
+        image.symlink_to(target)
+    assert result.stdout == "1 unset\n"
+    assert "image not found, or not readable" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("home", ["", "relative"])
+def test_a_home_that_is_no_absolute_path_is_refused(site, home):
+    result = site.run_unchecked(f"export HOME={home}; module load {site.name}; echo $? ${{EBROOTPYTORCH-unset}}")
+    assert result.stdout == "1 unset\n"
+    assert f"HOME is not an absolute path: '{home}'." in " ".join(result.stderr.split())

@@ -23,7 +23,8 @@ conda_activation = {text!r}"""
 def test_special_characters_of_a_recipe_reach_the_environment_unchanged(testbed, module_system, work, names):
     name, syntax = names
     system = module_system(name)
-    central, bind = work / f"central {SPECIAL}", work / ("bind " + re.sub(r'[,"\\]', "", SPECIAL))
+    central = work / f"central {SPECIAL}"
+    bind = work / ("bind " + re.sub(r'[,"\\]', "", SPECIAL))
     for directory in (central, bind):
         directory.mkdir()
     (central / "x.sif").touch()

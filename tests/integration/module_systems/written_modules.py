@@ -54,11 +54,6 @@ class Site:
         self.installation = root / "software" / name
         self.user_software = root / "software/PyTorch/.user-software" / self.installation.name
 
-    @property
-    def loads_once(self):
-        """Return whether the module system ignores loading a loaded module."""
-        return self.system.name != "Lmod"
-
     def run(self, script):
         """Run a bash script that must succeed, with these modules only; return its standard output."""
         return self.system.run(script, self.root / "modules/all")

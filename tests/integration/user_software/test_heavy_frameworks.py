@@ -9,7 +9,7 @@ from framework_page import commands
 from framework_user import User
 from user_installation import Installation
 
-pytestmark = [pytest.mark.testbed, pytest.mark.early]
+pytestmark = [pytest.mark.testbed, pytest.mark.thorough, pytest.mark.early]
 
 TREE = Path(__file__).resolve().parents[3]
 #: A loss that falls, as the programs print it.
@@ -34,7 +34,6 @@ def compiling_user(request, testbed, work):
     return User(testbed, load, work, venv=False)
 
 
-@pytest.mark.thorough
 def test_deepspeed_trains_in_all_stages(compiling_user):
     user = compiling_user
     user.install("DeepSpeed")
@@ -53,7 +52,6 @@ SMALL = (
 )
 
 
-@pytest.mark.thorough
 def test_torchtitan_trains_where_a_gpu_is_replaced_and_else_asks_for_one(user):
     user.install("torchtitan")
     user.run("pip install --quiet triton")  # torch for GPUs brings it
@@ -74,7 +72,6 @@ def test_torchtitan_trains_where_a_gpu_is_replaced_and_else_asks_for_one(user):
     assert falls(*first, *last)
 
 
-@pytest.mark.thorough
 def test_ray_train_trains_on_the_nodes_of_a_step(user):
     user.install("Ray Train")
     user.program("ray_train.py")
@@ -86,27 +83,20 @@ def test_ray_train_trains_on_the_nodes_of_a_step(user):
 
 
 SUBMIT = """
-import sys, submitit, train
+import submitit, train
 executor = submitit.AutoExecutor("log", slurm_python="conda-python-distributed")
 executor.update_parameters(nodes=2, tasks_per_node=2, timeout_min=10)
-job = executor.submit(getattr(train, sys.argv[1]))
+job = executor.submit(train.train)
 print(*job.results(), sep="\\n")
 """
 
 
-def submit(user, function):
-    """Submit a function of submitted.py as the page says; return what the ranks returned."""
+def test_submitit_trains(user):
     user.install("submitit")
     user.program("submitted.py")
     (user.directory / "submit.py").write_text(SUBMIT)
     (launch,) = commands("submitit", "Launch")
-    lines = user.run(f"{launch} {function}").splitlines()
-    return [line for line in lines if line.startswith("(")]
-
-
-@pytest.mark.thorough
-def test_submitit_trains(user):
-    ranks = [re.fullmatch(r"\((\d), (\d), ([\d.]+), ([\d.]+)\)", line).groups() for line in submit(user, "train")]
+    ranks = re.findall(r"^\((\d), (\d), ([\d.]+), ([\d.]+)\)$", user.run(launch), re.MULTILINE)
     assert [(rank, total) for rank, total, *_ in ranks] == [(str(rank), "6") for rank in range(4)]
     assert all(falls(*losses) for _, _, *losses in ranks)
 
@@ -121,7 +111,6 @@ def submitter(request, testbed, work):
     return User(testbed, f"{load}export APPTAINER_BIND={','.join(paths)}", work, venv=True)
 
 
-@pytest.mark.thorough
 def test_hydras_launcher_submits_the_ranks_of_each_seed(submitter):
     submitter.install("Hydra's submitit launcher")
     submitter.program("hydra_train.py")
@@ -132,7 +121,6 @@ def test_hydras_launcher_submits_the_ranks_of_each_seed(submitter):
     assert sorted(re.findall(r"^seed .*", printed, re.MULTILINE)) == expected
 
 
-@pytest.mark.thorough
 def test_dasks_workers_are_jobs_with_the_modules_torch(submitter):
     submitter.install("Dask")
     submitter.program("dask_work.py", "work.py")

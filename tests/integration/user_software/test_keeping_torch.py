@@ -8,25 +8,16 @@ from distributions import write_wheel
 
 pytestmark = [pytest.mark.testbed, pytest.mark.early]
 
-#: Packages of the local index: an old release that requires no torch, and later ones.
-RELEASES = [
-    ("accelerate", "0.0.1", []),
-    ("accelerate", "1.15.0", ["torch>=2.0"]),
-    ("timm", "0.1", []),
-    ("timm", "1.0", ["torch", "torchvision"]),
-    ("torch", "2.15.0", []),
-    ("torchvision", "0.28.0", ["torch==2.13.0"]),
-]
-
 #: Of PyPI, whose old releases require no torch, or which require it in its build.
 PACKAGES = ["accelerate", "transformers[torch]", "lightning", "torchmetrics", "peft", "deepspeed"]
 
 
 @pytest.fixture
 def index(work):
-    """A directory of wheels with metadata alone, and shell code for an own environment beside it."""
-    for name, version, requirements in RELEASES:
-        write_wheel(work, name, version, requirements=requirements)
+    """A directory of wheels with metadata alone: an old release that requires no torch, and later ones."""
+    write_wheel(work, "accelerate", "0.0.1")
+    write_wheel(work, "accelerate", "1.15.0", requirements=["torch>=2.0"])
+    write_wheel(work, "torch", "2.15.0")
     return work
 
 

@@ -1,10 +1,10 @@
-"""Environments on top of a module, made and packed with the lines that LUMI and CSCS publish, and editable packages."""
+"""Environments on top of a module, made and packed with the lines that LUMI and CSCS publish."""
 
 import shutil
 
 import pytest
 
-pytestmark = [pytest.mark.testbed, pytest.mark.early]
+pytestmark = [pytest.mark.testbed, pytest.mark.thorough, pytest.mark.early]
 
 #: LUMI-AI-Guide a7e3387, 02-setting-up-environment (create_venv.sh, run_venv.sh; create_squashfs.sh, run_squashfs.sh).
 LUMI = {
@@ -72,7 +72,6 @@ exec 2>&1; {script}""",
     return run
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("form", LUMI)
 def test_lumis_environment_works_unpacked_and_packed(lines, container, form):
     output = lines(container, LUMI[form])
@@ -80,7 +79,6 @@ def test_lumis_environment_works_unpacked_and_packed(lines, container, form):
     assert "Error" not in output
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("form", CSCS)
 @pytest.mark.parametrize("kind", ["container", "venv"])
 def test_cscs_environment_works_unpacked_packed_and_elsewhere(lines, request, work, kind, form):
@@ -102,18 +100,3 @@ def test_cscs_environment_works_unpacked_packed_and_elsewhere(lines, request, wo
     for place in [".venv", *places]:
         expected = f"optuna {work}/{place}/lib/python3.11/site-packages/optuna/__init__.py torch 2.13.0+cpu"
         assert expected in output, output
-
-
-def test_an_editable_package_is_seen_from_any_directory_on_every_rank(user, tmp_path):
-    package = user.directory / "mine"
-    (package / "mypkg").mkdir(parents=True)
-    (package / "mypkg/__init__.py").write_text("VALUE = 1\n")
-    (package / "pyproject.toml").write_text(
-        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
-        '[project]\nname = "mypkg"\nversion = "1"\n'
-    )
-    user.run("cd mine; pip install --no-build-isolation -e .")  # as with isolation, without an index
-    (package / "mypkg/__init__.py").write_text("VALUE = 2\n")
-    (tmp_path / "train.py").write_text("import mypkg; print('value', mypkg.VALUE, mypkg.__file__)")
-    output = user.run(f"cd {tmp_path}\nsrun -N2 -n2 singularity exec $SIF conda-python-distributed train.py")
-    assert output.count(f"value 2 {package}/mypkg/__init__.py") == 2

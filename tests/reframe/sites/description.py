@@ -51,10 +51,15 @@ def nodes(name, *, access, gpus=0, arch="", launchers=("srun", "torchrun", "ddp-
     }
 
 
-def pytorch(name, module, *, before=(), after=(), extras=(), **environment):
+def pytorch(name, module, *, before=(), after=(), extras=None, **environment):
     """The environment of a PyTorch module, with the modules that are loaded before and after it."""
-    modules = {"modules": [*before, module, *after], "features": ["pytorch"]}
-    return {"name": name, **modules, "extras": {"module": module, **dict(extras)}, **environment}
+    return {
+        "name": name,
+        "modules": [*before, module, *after],
+        "features": ["pytorch"],
+        "extras": {"module": module, **(extras or {})},
+        **environment,
+    }
 
 
 def recipe(module, name="recipe", **environment):

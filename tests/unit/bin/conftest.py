@@ -1,10 +1,9 @@
 """Installations in a directory of the test, with stand-ins for what packs, mounts and starts their images."""
 
-import os
 import shutil
 import subprocess
 import sys
-import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -46,6 +45,12 @@ with tempfile.TemporaryDirectory() as mount:
         command = [word.replace(target, source) for word in command]
     sys.exit(subprocess.call(command))
 """
+
+
+def files_below(directory):
+    """Return the files of a directory, without the one that make-squashfs keeps there: path -> content."""
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != ".unpacked"]
+    return {str(path.relative_to(directory)): path.read_text() for path in files}
 
 
 class Installation:
@@ -90,13 +95,11 @@ class Installation:
 
     def in_use(self):
         """Files of what a module that is loaded now would mount: path -> content."""
-        if self.packed.is_file() and not (self.directory / ".unpacked").is_file():
-            with tarfile.open(self.packed) as archive:
-                members = [member for member in archive if not member.isdir() and member.name != "./.unpacked"]
-                texts = {member.name: archive.extractfile(member).read().decode() for member in members}
-                return {os.path.normpath(name): text for name, text in texts.items()}
-        paths = [path for path in self.directory.rglob("*") if path.is_file() and path.name != ".unpacked"]
-        return {str(path.relative_to(self.directory)): path.read_text() for path in paths}
+        if not self.packed.is_file() or (self.directory / ".unpacked").is_file():
+            return files_below(self.directory)
+        with tempfile.TemporaryDirectory() as mount:
+            shutil.unpack_archive(self.packed, mount, "tar")
+            return files_below(Path(mount))
 
     def left(self):
         """Names of what is in the store, but for the lock."""

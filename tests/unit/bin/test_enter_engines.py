@@ -19,7 +19,8 @@ def enter(request, installed):
     (installed.root / "libexec" / "installation.bash").write_text(
         f"engine={request.param} image='{installed.image}' packages=.local/mine binds=(/usr /nowhere)\n"
     )
-    calls, program = installed.work / "calls", installed.runtime / PROGRAMS[request.param]
+    calls = installed.work / "calls"
+    program = installed.runtime / PROGRAMS[request.param]
     program.write_text(PROGRAM)
     program.chmod(0o755)
     variables = dict.fromkeys(("PYTORCH_IMAGE", "PYTORCH_EDF", "SHIFTER_IMAGE"), str(installed.image))
@@ -29,7 +30,10 @@ def enter(request, installed):
         process = installed.start(name, *arguments, **{**variables, **environment})
         return (*process.communicate(), process.returncode)
 
-    run.kind, run.called, run.root, run.image = request.param, calls.read_text, installed.root, installed.image
+    run.kind = request.param
+    run.called = calls.read_text
+    run.root = installed.root
+    run.image = installed.image
     run.here = os.path.realpath(installed.work)
     return run
 
@@ -63,7 +67,8 @@ def test_without_the_module_a_command_finds_its_image_and_its_directories(enter)
     others = {"PYTORCH_IMAGE": "/other", "PYTORCH_EDF": "/other", "PYTORCH_MOUNTS": "/o:/o", "SHIFTER_IMAGE": ""}
     _, errors, status = enter("start-shell", "-c", "true", CONTAINERROOT="/elsewhere", **others)
     assert status == 0, errors
-    called, root = enter.called(), os.path.realpath(enter.root)
+    called = enter.called()
+    root = os.path.realpath(enter.root)
     assert str(enter.image) in called and "/o:/o" not in called
     if enter.kind in ("enroot", "podman-hpc"):  # the others' mounts are in a definition file, or the site's
         assert f"{root}/runscripts:/runscripts" in called and "/usr:/usr" in called and "/nowhere" not in called

@@ -25,7 +25,8 @@ def test_a_working_directory_is_entered_by_its_physical_path_and_one_that_is_gon
     (tmp_path / "link").symlink_to(installed.work)
     rank = installed.start("pwd", cwd=tmp_path / "link", PWD=str(tmp_path / "link"), **installed.loaded)
     assert rank.communicate()[0].splitlines()[-1] == os.path.realpath(installed.work)
-    gone, env = installed.work / "gone", {"PATH": "/usr/bin:/bin", **installed.loaded}
+    gone = installed.work / "gone"
+    env = {"PATH": "/usr/bin:/bin", **installed.loaded}
     gone.mkdir()
     command = ["bash", "-c", 'cd "$1" && rmdir "$1" && exec "$2"', "bash", gone, installed.root / "bin" / "pwd"]
     result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -43,7 +44,8 @@ def test_without_the_module_a_command_has_what_the_module_sets(installed, before
         names = ("APPTAINER_BINDPATH", "__PYTORCH_ADDED_TO_APPTAINER_BINDPATH")
         variables.update(dict.fromkeys(names, "/other:/runscripts"))
     given = installed.environment(**variables)
-    root, store = installed.root, installed.user_software
+    root = installed.root
+    store = installed.user_software
     binds = f"{root}/runscripts:/runscripts,{root}/payload:/payload,/usr,{certificate},{store}:/user-software"
     assert given["APPTAINER_BINDPATH"] == given["SINGULARITY_BINDPATH"] == binds
     assert given["SIFPYTORCH"] == str(installed.image) == given["APPTAINER_CONTAINER"]

@@ -155,17 +155,12 @@ def test_a_start_without_the_module_or_its_system_reports_it_in_jupyters_log(mac
     assert f"module system not found: {machine.init}." in errors
 
 
-NO_DIRECTORY = "cannot write to /{}/kernels/pytorch-1.0-cpu ({}). Export another"
-
-
 @pytest.mark.parametrize(
     ("arguments", "variables", "complaint"),
     [
-        ("", {"JUPYTER_DATA_DIR": "/proc/x"}, NO_DIRECTORY.format("proc/x", "No such file or directory")),
-        ("", {"JUPYTER_DATA_DIR": "/dev/null"}, NO_DIRECTORY.format("dev/null", "Not a directory")),
+        ("", {"JUPYTER_DATA_DIR": "/proc/x"}, "cannot write to /proc/x/kernels/pytorch-1.0-cpu (No such file or"),
         ("", {"HOME": ""}, "HOME is not set. Export it, or JUPYTER_DATA_DIR"),
         ("--nmae x", {}, "unknown arguments '--nmae x': the options are --name NAME, --load MODULE, --remove and --h"),
-        ("--remove --name", {}, "--name needs a value"),
         ("--load", {}, "--load needs a value"),
         ("--name ../x", {}, "invalid kernel name '../x'"),
         ("--remove", {}, "no such kernel: "),

@@ -44,12 +44,17 @@ def test_packing_and_unpacking_keep_every_file_and_the_other_form_until_clean(in
         assert installation.left() == left
 
 
-@pytest.mark.parametrize(("command", "bind"), [("make-squashfs", ""), ("unmake-squashfs", ".squashfs")])
-def test_what_this_shell_still_mounts_is_not_cleaned_before_the_module_is_loaded_again(installation, command, bind):
+@pytest.mark.parametrize(
+    ("command", "bind", "options"),
+    [("make-squashfs", "", ""), ("unmake-squashfs", ".squashfs", ":ro,image-src=.")],
+)
+def test_what_this_shell_still_mounts_is_not_cleaned_before_the_module_is_loaded_again(
+    installation, command, bind, options
+):
     if command == "unmake-squashfs":
         pack(installation, clean=True)
     installation.run(command)
-    loaded, options = f"{installation.directory}{bind}", ":ro,image-src=." if bind else ""
+    loaded = f"{installation.directory}{bind}"
     before = {"__PYTORCH_USER_SOFTWARE": f"{loaded}:/user-software{options}"}
     sentence = one_sentence(installation.run("make-squashfs", "--clean", **before))
     assert f"this shell still mounts {loaded}. Unload and load the module" in sentence
@@ -114,14 +119,11 @@ def test_a_program_that_fails_changes_nothing(installation, tmp_path):
 @pytest.mark.parametrize(
     ("command", "variables", "message"),
     [
-        ("make-squashfs --fast", {}, "unknown arguments '--fast'"),
         ("make-squashfs /nowhere", {}, "no such directory: /nowhere"),
-        ("make-squashfs /a /b", {}, "unknown arguments '/a /b'"),
         ("unmake-squashfs --clean", {}, "unknown arguments '--clean'"),
         ("unmake-squashfs", {}, "not packed"),
         ("make-squashfs --clean", {}, "nothing to clean"),
         ("unmake-squashfs", {"APPTAINER_CONTAINER": "/image.sif"}, "Leave the container"),
-        ("make-squashfs", {"SINGULARITY_CONTAINER": "/image.sif"}, "Leave the container"),
         ("make-squashfs", {"EBROOTPYTORCH": "/elsewhere"}, "Load its module"),
         ("make-squashfs", {"SIFPYTORCH": "/elsewhere.sif"}, "Load its module"),
     ],

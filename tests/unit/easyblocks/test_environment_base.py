@@ -22,7 +22,8 @@ def base(request, tmp_path_factory):
     """An environment with a torch of its own, made into a base."""
     if not Path(request.param).exists():
         pytest.skip(f"no {request.param}")
-    directory, environment = tmp_path_factory.mktemp("base"), dict(os.environ)
+    directory = tmp_path_factory.mktemp("base")
+    environment = dict(os.environ)
     options = [f"--prefix={directory}", f"--tmpdir={directory}", "--allow-use-as-root-and-accept-consequences"]
     set_up_configuration(args=options, silent=True, reconfigure=True)
     from pytorch_install.python_base import make_base
@@ -113,8 +114,9 @@ def test_sourcing_activate_changes_the_path_only_if_the_commands_are_not_on_it(b
 def test_a_python_that_cannot_be_copied_is_refused(base, monkeypatch, tmp_path):
     from pytorch_install import python_base
 
-    python, facts = str(base / "bin" / "python"), python_base.facts
-    host = {**facts(python), "modules": ["_ssl_of_the_prefix"]}
+    python = str(base / "bin" / "python")
+    facts = python_base.facts
+    host = dict(facts(python), modules=["_ssl_of_the_prefix"])
     monkeypatch.setattr(python_base, "facts", lambda command: host if command == "host" else facts(command))
     subprocess.run([python, "-I", "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     with pytest.raises(EasyBuildError, match="does not work as a copy in .*_ssl_of_the_prefix. Load a module of"):

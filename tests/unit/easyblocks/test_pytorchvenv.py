@@ -113,8 +113,3 @@ def test_without_mksquashfs_the_installation_fails_before_the_long_steps(packed,
     monkeypatch.setattr("easybuild.easyblocks.generic.lockedvenv.which", lambda _: "/usr/bin/python3.11")
     with pytest.raises(EasyBuildError, match="mksquashfs not found on PATH, and the recipe has packed = True"):
         packed.configure_step()
-
-
-def test_the_module_names_the_packed_file(packed):
-    (line,) = [line for line in packed.make_module_extra().splitlines() if "PYTORCH_PACKED" in line]
-    assert "venv.squashfs" in line

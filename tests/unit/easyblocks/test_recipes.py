@@ -1,4 +1,4 @@
-"""Every recipe is data: short, without script text, with checksums, in EasyBuild's style."""
+"""Every recipe: its place, its checksums, and EasyBuild's own checks."""
 
 import hashlib
 import os
@@ -16,11 +16,9 @@ each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.nam
 
 
 @each_recipe
-def test_a_recipe_is_at_most_forty_lines_of_data_where_easybuild_looks_for_it(path):
-    text, name = path.read_text(), path.name.split("-")[0]
+def test_a_recipe_is_where_easybuild_looks_for_it(path):
+    name = path.name.split("-")[0]
     assert path.parent == TREE / "easyconfigs" / name[0].lower() / name
-    assert len(text.splitlines()) <= 40
-    assert not re.search(r"<<|#!|postinstallcmds|^\s*(for|while|if|def)\b", text, re.MULTILINE)
 
 
 @each_recipe

@@ -49,8 +49,12 @@ CUDA = {
         "triton (==3.7.0)",
     ],
     "cuda_toolkit==13.2.0": ["nvidia-nvtx==13.2.*; extra == 'nvtx'", "nvidia-cuda-runtime==13.2.20"],
-    **dict.fromkeys(["nvidia-nccl-cu13==2.28.9", "nvidia-cuda-runtime==13.2.20", "triton==3.7.0"], ()),
-    **dict.fromkeys(["sympy==1.14.0", "numpy==2.4.6", "pip==26.1"], ()),
+    "nvidia-nccl-cu13==2.28.9": [],
+    "nvidia-cuda-runtime==13.2.20": [],
+    "triton==3.7.0": [],
+    "sympy==1.14.0": [],
+    "numpy==2.4.6": [],
+    "pip==26.1": [],
 }
 ROCM = {
     "torch==2.10.0+rocm7.1": [],

@@ -98,7 +98,9 @@ def survives(monkeypatch, count, function):
 def test_a_kill_at_any_point_leaves_no_module_of_a_broken_installation_and_is_cleaned_up(
     prefix, tmp_path, monkeypatch, old, keeps_replaced
 ):
-    outcomes, count, done = set(), 0, False
+    outcomes = set()
+    done = False
+    count = 0
     while not done:
         site = Site(tmp_path / f"{old}-{count}", keeps_replaced=keeps_replaced)
         if old:
@@ -118,7 +120,8 @@ def test_a_kill_at_any_point_leaves_no_module_of_a_broken_installation_and_is_cl
 
 
 def test_a_kill_while_cleaning_up_is_cleaned_up_too(prefix, tmp_path, monkeypatch):
-    count, done = 0, False
+    done = False
+    count = 0
     while not done:
         site = Site(tmp_path / str(count))
         site.install("old")
@@ -145,15 +148,3 @@ def test_with_ignore_locks_a_second_installation_ends_and_leaves_the_first_alone
         site.installation().begin()
     first.roll_back()
     assert site.state() == ("old", "old")
-
-
-@pytest.mark.parametrize("old", ["old", None])
-def test_the_next_eb_knows_whether_it_has_restored_an_installation(prefix, tmp_path, capfd, old):
-    site = Site(tmp_path / "site")
-    if old:
-        site.install(old)
-    site.installation().begin()
-    following = site.installation()
-    following.recover()
-    assert following.is_restored is bool(old)
-    assert f"an earlier installation in {site.directory} did not end" in capfd.readouterr().out

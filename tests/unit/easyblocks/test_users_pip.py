@@ -42,9 +42,9 @@ def build_wheel(directory, settings=None, metadata=None):
 PROJECT = '[build-system]\nrequires = [%s]\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 
 
-def thorough(*values):
-    """A parameter of ./run-tests --thorough."""
-    return pytest.param(values, marks=pytest.mark.thorough)
+def thorough(line):
+    """A command line for ./run-tests --thorough."""
+    return pytest.param(line, marks=pytest.mark.thorough)
 
 
 def make_environment(directory, line="", options=()):
@@ -86,17 +86,18 @@ class Environment:
     """An environment and the commands that install into it."""
 
     def __init__(self, directory, installation):
-        self.directory, self.installation = directory, installation
+        self.directory = directory
+        self.installation = installation
         index = str(installation.parent / "index")
-        self.env = {
-            **{name: value for name, value in os.environ.items() if not re.match("(PIP|UV)_", name)},
-            **{"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index, "PIP_NO_CACHE_DIR": "1"},
-            **{"UV_NO_CONFIG": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": index, "UV_OFFLINE": "1"},
-            "UV_CACHE_DIR": str(installation.parent / "cache"),
-            "PYTHONUSERBASE": str(directory.parent / "base"),
-            "VIRTUAL_ENV": str(directory),
-            "CONTAINERROOT": str(installation),
-        }
+        self.env = {name: value for name, value in os.environ.items() if not re.match("(PIP|UV)_", name)}
+        self.env.update(PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1", PIP_FIND_LINKS=index, PIP_NO_CACHE_DIR="1")
+        self.env.update(UV_NO_CONFIG="1", UV_NO_INDEX="1", UV_FIND_LINKS=index, UV_OFFLINE="1")
+        self.env.update(
+            UV_CACHE_DIR=str(installation.parent / "cache"),
+            PYTHONUSERBASE=str(directory.parent / "base"),
+            VIRTUAL_ENV=str(directory),
+            CONTAINERROOT=str(installation),
+        )
 
     def run(self, *command, status=0, **variables):
         """Run a command in the parent directory, which must end with this status; return what it printed."""
@@ -113,6 +114,12 @@ class Environment:
     def uv(self, *arguments, **variables):
         """Run the module's `uv`."""
         return self.run(TREE / "runscripts/uv", *arguments, **variables)
+
+    def run_line(self, line, *arguments, **variables):
+        """Run a line that begins with `pip` or `uv pip`, and more arguments."""
+        program, *words = line.split()
+        run = self.uv if program == "uv" else self.pip
+        return run(*words, *arguments, **variables)
 
     def versions(self):
         """Version by name of what is installed in the environment itself."""
@@ -140,30 +147,41 @@ def with_uv(environment):
     return environment
 
 
-@pytest.mark.parametrize("options", [(), ("--force-reinstall",), thorough("--ignore-installed"), thorough("--upgrade")])
-def test_pip_installs_the_latest_release_that_fits_the_modules_torch(environment, options):
-    environment.pip("install", *options, "mine")
-    found = environment.versions()
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pip install",
+        "pip install --force-reinstall",
+        "uv pip install --reinstall",
+        thorough("pip install --ignore-installed"),
+        thorough("pip install --upgrade"),
+    ],
+)
+def test_the_latest_release_that_fits_the_modules_torch_is_installed(with_uv, line):
+    with_uv.run_line(line, "mine")
+    found = with_uv.versions()
     assert (found["accelerate"], found["mine"], found.get("torch")) in [
         ("1.15.0", "1.0", None),
         ("1.15.0", "1.0", "2.13.0+cpu"),  # the wheel without modules
     ]
-    assert environment.imports_modules_torch()
+    assert with_uv.imports_modules_torch()
 
 
-@pytest.mark.parametrize("program", ["pip", "uv"])
 @pytest.mark.parametrize(
-    "command", [("install", "--target"), ("wheel", "-w"), thorough("download", "-d"), thorough("install", "--prefix")]
+    "line",
+    [
+        "pip install --target",
+        "uv pip install --target",
+        "pip wheel -w",
+        thorough("pip download -d"),
+        thorough("pip install --prefix"),
+        thorough("uv pip install --prefix"),
+    ],
 )
 def test_into_a_directory_goes_the_latest_release_and_no_torch_of_an_index_with_the_same_version(
-    with_uv, tmp_path, program, command
+    with_uv, tmp_path, line
 ):
-    if program == "uv" and command[0] != "install":
-        pytest.skip("uv has only --target and --prefix")
-    if program == "pip":
-        with_uv.pip(*command, "to", "accelerate")
-    else:
-        with_uv.uv("pip", *command, "to", "accelerate")
+    with_uv.run_line(line, "to", "accelerate")
     found = [path for path in (tmp_path / "to").rglob("*") if path.suffix in (".whl", ".dist-info")]
     names = {"-".join(path.name.replace(".dist-info", "").split("-")[:2]) for path in found}
     assert names == {"accelerate-1.15.0", "torch-2.13.0+cpu"}
@@ -172,13 +190,21 @@ def test_into_a_directory_goes_the_latest_release_and_no_torch_of_an_index_with_
 
 
 @pytest.mark.parametrize(
-    "packages", [["torch==2.12.0"], ["newer"], ["timm"], ["torchvision>=0.29"], ["-c", "own.txt", "torch"]]
+    "line",
+    [
+        "pip install torch==2.12.0",
+        "pip install newer",
+        "pip install timm",
+        "pip install torchvision>=0.29",
+        "pip install -c own.txt torch",
+        "uv pip install timm",
+    ],
 )
-def test_what_does_not_fit_the_modules_torch_fails_and_changes_nothing(environment, tmp_path, packages):
+def test_what_does_not_fit_the_modules_torch_fails_and_changes_nothing(with_uv, tmp_path, line):
     (tmp_path / "own.txt").write_text("torch==2.12.0\n")
-    assert "ERROR: " in environment.pip("install", *packages, "other", status=1)
-    assert environment.versions() == {}
-    assert environment.imports_modules_torch()
+    with_uv.run_line(line, "other", status=1)
+    assert with_uv.versions() == {}
+    assert with_uv.imports_modules_torch()
 
 
 @pytest.mark.parametrize("start", ["-mpip", "-Im pip", "-X utf8 -W ignore -s -B -u -m pip"])
@@ -196,24 +222,24 @@ def test_for_another_environment_pip_does_as_there(environment, tmp_path):
     assert Environment(plain, environment.installation).versions() == {"newer": "2.0", "torch": "2.15.0"}
 
 
-@pytest.mark.parametrize("source", ["variable", pytest.param("configuration", marks=pytest.mark.thorough)])
-def test_constraints_of_users_and_of_the_module_both_act(environment, tmp_path, source):
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("PIP_CONSTRAINT", "own.txt"), pytest.param("PIP_CONFIG_FILE", "pip.conf", marks=pytest.mark.thorough)],
+)
+def test_constraints_of_users_and_of_the_module_both_act(environment, tmp_path, name, file):
     (tmp_path / "own.txt").write_text("other==1.0\n")
     (tmp_path / "pip.conf").write_text(f"[global]\nconstraint = {tmp_path}/own.txt\n")
-    variables = {"variable": {"PIP_CONSTRAINT": "own.txt"}, "configuration": {"PIP_CONFIG_FILE": "pip.conf"}}[source]
+    variables = {name: file}
     environment.pip("install", "other", "accelerate", **variables)
     assert environment.versions() == {"other": "1.0", "accelerate": "1.15.0"}
     environment.pip("install", "torch==2.15.0", **variables, status=1)
 
 
-@pytest.mark.parametrize("program", ["pip", "uv"])
-def test_a_build_that_requires_torch_gets_the_modules(with_uv, tmp_path, program):
+@pytest.mark.parametrize("line", ["pip install .", "uv pip install ."])
+def test_a_build_that_requires_torch_gets_the_modules(with_uv, tmp_path, line):
     (tmp_path / "backend.py").write_text(BACKEND)
     (tmp_path / "pyproject.toml").write_text(PROJECT % '"torch"')
-    if program == "pip":
-        with_uv.pip("install", ".")
-    else:
-        with_uv.uv("pip", "install", ".")
+    with_uv.run_line(line)
     (built,) = (tmp_path / "v").glob("lib/python*/site-packages/built.py")
     assert built.read_text() == f"TORCH = {str(with_uv.installation / 'packages/torch/__init__.py')!r}"
 
@@ -258,8 +284,8 @@ def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(install
     make_environment(tmp_path / "v", line, ["--system-site-packages"])
     environment = Environment(tmp_path / "v", installation)
     for version in ("1.0", "2.0"):
-        files, commands = {"extra.py": "def main():\n    print('here')\n"}, "extra-command = extra:main"
-        wheel = write_wheel(tmp_path, "extra", version, files, commands=commands)
+        files = {"extra.py": "def main():\n    print('here')\n"}
+        wheel = write_wheel(tmp_path, "extra", version, files, commands="extra-command = extra:main")
         environment.pip("install", "--user", wheel)
     records = [path.name for path in (tmp_path / "base").rglob("*.dist-info")]
     assert records == ["extra-2.0.dist-info"]
@@ -286,14 +312,6 @@ def test_a_package_of_an_environment_that_is_read_only_is_not_removed_and_pip_re
     output = environment.pip("uninstall", "--yes", "other", status=1)
     assert f"cannot remove {packages}/other" in output and "run unmake-squashfs on the host first" in output
     assert "Traceback" not in output and environment.versions() == {"other": "2.0"}
-
-
-def test_uv_installs_the_latest_release_that_fits_the_modules_torch_and_fails_on_what_does_not(with_uv):
-    with_uv.uv("pip", "install", "timm", status=1)
-    assert with_uv.versions() == {}
-    with_uv.uv("pip", "install", "--reinstall", "mine")
-    assert with_uv.versions()["accelerate"] == "1.15.0"
-    assert with_uv.imports_modules_torch()
 
 
 @pytest.mark.parametrize("name", ["plain", "v"])

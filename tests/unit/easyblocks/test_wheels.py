@@ -96,7 +96,8 @@ def test_a_wheel_without_a_hash_does_not_come_from_an_index_of_the_user(fetch, t
 def test_a_wheel_without_a_hash_comes_from_the_recipes_index_and_a_warning_names_it(
     fetch, index, tmp_path, capfd, monkeypatch
 ):
-    first, second = wheel(index, "first_part"), wheel(index, "second")
+    first = wheel(index, "first_part")
+    second = wheel(index, "second")
     lock = f"# a lock\nFirst.part==1.0+rocm6.0\nsecond==1.0+rocm6.0 --hash=sha256:{second}\n"
     monkeypatch.setattr(lockedvenv, "ALONE", {})  # the user's own stands for the recipe's index
     requirements, directory = fetch(lock)
@@ -210,17 +211,18 @@ def entry(name, *lines, wheels=(), version="1.0"):
     return "\n".join([*text, f"wheels = [{', '.join(files)}]", ""])
 
 
-A, B = "5d" * 32, "6e" * 32
+A = "5d" * 32
+B = "6e" * 32
 
 
 def test_entries_of_pylock_that_apply_are_the_pins_with_the_hashes_of_their_wheels(prefix, tmp_path):
-    here, other = platform.machine(), "no_machine"
+    here = platform.machine()
     text = PYLOCK + "".join(
         [
             entry("torch", wheels=[("torch-1.0%2Bcpu-py3-none-any.whl", A), ("x.whl", B)], version="1.0+cpu"),
             entry("numpy", "marker = \"python_full_version < '3.8'\"", wheels=[("n.whl", A)], version="0.9"),
             entry("numpy", f"marker = \"platform_machine == '{here}' and os_name != 'nt'\"", wheels=[("n.whl", B)]),
-            entry("other", f"marker = \"platform_machine == '{other}'\""),
+            entry("other", "marker = \"platform_machine == 'no_machine'\""),
         ]
     )
     assert read(tmp_path, text, "pylock.toml") == [

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -38,9 +39,8 @@ def reframe(site, prefix, *options):
 def test_all_tests_are_listed_for_every_site_without_the_site(site, tmp_path):
     output = reframe(site, tmp_path, "--list=C")
     assert "WARNING" not in output
-    cases = re.findall(
-        rf"^- (\w+)(?: %(\S+))? /\w+ @{site if site != 'slurm' else 'cluster'}:(\S+)", output, re.MULTILINE
-    )
+    system = "cluster" if site == "slurm" else site
+    cases = re.findall(rf"^- (\w+)(?: %(\S+))? /\w+ @{system}:(\S+)", output, re.MULTILINE)
     assert {name for name, _, _ in cases} == TESTS
     assert {argument for name, argument, _ in cases if name == "AllReduce"} == {"nodes=1", "nodes=2", "nodes=many"}
     assert {"launcher=srun", "launcher=torchrun", "launcher=ddp-env"} <= {
@@ -48,22 +48,33 @@ def test_all_tests_are_listed_for_every_site_without_the_site(site, tmp_path):
     }
 
 
-#: Site -> ranks and GPUs of a node, other options of the job, and the line of the site's page for this suite's check.
+class Job(NamedTuple):
+    """The line of a site's page for this suite's check, ranks and GPUs of a node, and another option of the job."""
+
+    launch: str
+    ranks: int = 2
+    gpus: int = 0
+    option: str = ""
+
+
 GPU_CHECK = "conda-python-distributed -u $PAYLOAD/allreduce_check.py --gpu"
 IN_IMAGE = "srun singularity exec $SIF conda-python-distributed -u $PAYLOAD/allreduce_check.py"
 JOBS = {
-    "alps": (4, 4, "", f"srun --cpus-per-task=72 --environment=$PYTORCH_EDF $RUNSCRIPTS/{GPU_CHECK}"),
-    "frontier": (
-        *(8, 0, "--network=disable_rdzv_get"),
+    "alps": Job(f"srun --cpus-per-task=72 --environment=$PYTORCH_EDF $RUNSCRIPTS/{GPU_CHECK}", ranks=4, gpus=4),
+    "frontier": Job(
         f"srun --cpus-per-task=7 --gpus-per-task=1 --gpu-bind=closest {GPU_CHECK}",
+        ranks=8,
+        option="--network=disable_rdzv_get",
     ),
-    "lumi": (8, 8, "", f"{IN_IMAGE} --gpu"),
-    "perlmutter": (
-        *(4, 4, "--image=nersc/pytorch:26.01.01"),
+    "lumi": Job(f"{IN_IMAGE} --gpu", ranks=8, gpus=8),
+    "perlmutter": Job(
         f"srun --cpus-per-task=32 shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/{GPU_CHECK}",
+        ranks=4,
+        gpus=4,
+        option="--image=nersc/pytorch:26.01.01",
     ),
-    "slurm": (2, 0, "", f"{IN_IMAGE} --threshold"),
-    "testbed": (2, 0, "", IN_IMAGE),
+    "slurm": Job(f"{IN_IMAGE} --threshold"),
+    "testbed": Job(IN_IMAGE),
 }
 
 
@@ -72,8 +83,11 @@ JOBS = {
 def test_every_job_can_be_written_without_the_site_and_has_its_launch_line(site, tmp_path):
     output = reframe(site, tmp_path, "--dry-run")
     assert "(0 failure(s), 0 expected failure(s), 0 skipped, 0 aborted)" in output, output
-    ranks, gpus, option, launch = JOBS[site]
-    options = ["--nodes=2", f"--ntasks-per-node={ranks}", f"--gpus-per-node={gpus}" if gpus else "", option]
-    lines = [*(f"#SBATCH {each}" for each in options if each), launch]
+    job = JOBS[site]
+    lines = [job.launch, "#SBATCH --nodes=2", f"#SBATCH --ntasks-per-node={job.ranks}"]
+    if job.option:
+        lines.append(f"#SBATCH {job.option}")
+    if job.gpus:
+        lines.append(f"#SBATCH --gpus-per-node={job.gpus}")
     jobs = [path.read_text() for path in tmp_path.glob("stage/*/*/*/AllReduce_*/rfm_job.sh")]
-    assert any(all(f"\n{line}" in job for line in lines) for job in jobs), jobs
+    assert any(all(f"\n{line}" in text for line in lines) for text in jobs), jobs

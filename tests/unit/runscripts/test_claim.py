@@ -1,4 +1,4 @@
-"""The port of a launch: two launches of a user never share one. With srun and mpirun: test_worlds.py."""
+"""The port of a launch: two launches of a user never share one."""
 
 import os
 import socket

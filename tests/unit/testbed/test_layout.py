@@ -15,7 +15,8 @@ from testbed.lifecycle import up
     [("container", "venv", False), ("venv", "venv", True), ("venv", None, True), (None, "venv", True)],
 )
 def test_the_lock_of_a_part_excludes_itself_and_the_whole(tmp_path, held, wanted, waits):
-    layout, entered = Layout(tmp_path), threading.Event()
+    layout = Layout(tmp_path)
+    entered = threading.Event()
     layout.claim()
 
     def enter():

@@ -9,7 +9,7 @@ import pytest
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
-from fake_images import DIGEST, download, sif
+from fake_images import DIGEST, sif
 
 from pytorch_install.parameters import containerimage
 
@@ -28,7 +28,8 @@ def test_a_truncated_image_and_another_file_are_refused(prefix, tmp_path, conten
 
 
 def test_a_copy_that_is_not_the_verified_file_is_refused(image_of, tmp_path):
-    source, target = tmp_path / "source", tmp_path / "target"
+    source = tmp_path / "source"
+    target = tmp_path / "target"
     source.write_bytes(b"image")
     checksum = hashlib.sha256(b"image").hexdigest()
     image = image_of("sources = ['a.def']", file=str(source), checksum="0" * 64)
@@ -64,20 +65,6 @@ def test_a_dry_run_copies_nothing_and_reports_no_error(container, runtime):
     app.dry_run = True
     app.install_step()
     assert not Path(app.installdir).exists()
-
-
-def test_an_existing_download_is_used_and_a_damaged_one_replaced(image_of, monkeypatch):
-    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-    assert len(download(image, monkeypatch)) == 1
-    path = image.file
-    assert path.endswith(f"sources/p/PyTorch/images/{DIGEST.replace(':', '-')}.sif")
-    assert not download(image, monkeypatch)
-    assert (image.file, image.checksum) == (path, hashlib.sha256(sif(b"downloaded")).hexdigest())
-    for damaged, content in ((f"{path}.json", b'{"identity": "cut o'), (path, b"bit")):
-        Path(damaged).write_bytes(content)
-        assert len(download(image, monkeypatch)) == 1
-        assert Path(image.file).read_bytes() == sif(b"downloaded")
-    assert sorted(file.suffix for file in Path(path).parent.iterdir()) == [".json", ".sif"]
 
 
 def test_each_machine_has_its_own_download(image_of, monkeypatch):

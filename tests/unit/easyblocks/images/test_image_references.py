@@ -44,7 +44,8 @@ def test_the_identity_changes_with_the_content_only(image_of):
         fetched = [{"name": name, "sha256": checksum} for name, checksum in sources.items()]
         return image_of(lines, fetched).identity
 
-    built, fetched = identity("sources = ['a.def']", a="1"), identity(f"image = 'docker://a/b@{DIGEST}'")
+    built = identity("sources = ['a.def']", a="1")
+    fetched = identity(f"image = 'docker://a/b@{DIGEST}'")
     assert built == identity("sources = ['a.def']\ngpu = 'cuda'", a="1")
     assert built != identity("sources = ['a.def']", a="2")
     assert built != identity("sources = ['a.def']\nmksquashfs_args = '-comp gzip'", a="1")

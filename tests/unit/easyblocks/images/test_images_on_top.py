@@ -56,7 +56,8 @@ def source_of(container, runtime, installed, tmp_path):
         block.src = [{"name": "lock.txt", "path": str(path), "sha256": "11"}]
         block.wheels = Wheels(str(path), str(tmp_path / "wheels"))
         image = block.image
-        image.builddir, image.file = str(tmp_path / "build"), str(tmp_path / "build/x.sif")
+        image.builddir = str(tmp_path / "build")
+        image.file = f"{image.builddir}/x.sif"
         image.base = installed
         return image
 
@@ -86,7 +87,8 @@ def test_a_definition_file_can_be_built_on_the_image_of_the_module(container, in
     (tmp_path / "a.def").write_text("Bootstrap: localimage\nFrom: {{ BASE }}\n")
     source = app.image
     app.src = [{"name": "a.def", "path": str(tmp_path / "a.def"), "sha256": "1"}]
-    source.base, source.builddir = installed, str(tmp_path / "b")
+    source.base = installed
+    source.builddir = str(tmp_path / "b")
     source.build()
     assert f"BASE={installed.image}" in commands[0]
     assert source.identity.endswith(f"base={installed.record['sha256']}")
