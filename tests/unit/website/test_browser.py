@@ -69,7 +69,8 @@ def chromium():
 @pytest.fixture
 def visit(chromium, address):
     """Open pages of the site in a window; at the end, the browser may not have reported an error."""
-    contexts, errors = [], []
+    contexts = []
+    errors = []
 
     def stay_here(route):
         if route.request.url.startswith(address):
@@ -97,7 +98,8 @@ def visit(chromium, address):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_page_fits_its_window_and_shows_its_pictures(visit, site, size):
-    window, faults = visit(size), []
+    window = visit(size)
+    faults = []
     for page in sorted(page.relative_to(site).as_posix() for page in site.rglob("*.html")):
         window.goto(page)
         width = window.evaluate("document.documentElement.scrollWidth")
@@ -208,7 +210,8 @@ FIRST_HIT = """() => document.querySelector(
 
 
 def test_a_pasted_error_finds_its_section_first(visit):
-    window, faults = visit("desktop"), []
+    window = visit("desktop")
+    faults = []
     window.goto("index.html")
     box = window.locator(".md-search__input")
     for error in ERRORS:
