@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from testbed.environments.python import FOREIGN, pip_indexes  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import provide_environment  # noqa: E402
 from testbed.progress import exit_status, step  # noqa: E402
+from tools.releases.indexes import FOREIGN, pip_indexes  # noqa: E402
 
 #: The newest C library that wheels may need, as in easyblocks/generic/lockedvenv.py.
 PLATFORM = "manylinux_2_28"
