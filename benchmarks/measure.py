@@ -70,23 +70,20 @@ def report_rounds(experiment, session, rounds):
         print_progress(f"{name}. A: {ROWS[name].a}. B: {ROWS[name].b}.")
     with contextlib.closing(experiment.pairs(session)) as generator:
         for number, pairs in enumerate(islice(generator, rounds + 1 - first), first):
-            count = f"pair {number} of {rounds}"
-            if number == 0:
-                count = "warm-up"
             for name, (a, b) in zip(experiment.names, pairs):
                 sides = " against ".join(UNITS[ROWS[name].unit](value) for value in (a, b))
-                print_progress(f"{name}, {count}: {sides}, ratio {a / b:.2f}")
+                print_progress(f"{name}, pair {number} of {rounds}: {sides}, ratio {a / b:.2f}")
             yield pairs
 
 
-def describe_run(load_before, seconds):
+def describe_run(load, seconds):
     """A sentence on the date, the tree, the machine, its load and the duration."""
     command = ["git", "-C", str(TREE), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
     return (
-        f"Measured on {time.strftime('%Y-%m-%d')}, commit {commit or 'unknown'}, in {seconds / 60:.0f} min "
+        f"Measured on {time.strftime('%Y-%m-%d')}, commit {commit}, in {seconds / 60:.0f} min "
         f"on {os.cpu_count()} cores, {platform.machine()}, Linux "
-        f"{platform.release()}, with a load average of {load_before:.1f} before and {os.getloadavg()[0]:.1f} after."
+        f"{platform.release()}, with a load average of {load:.1f} before and {os.getloadavg()[0]:.1f} after."
     )
 
 

@@ -29,8 +29,7 @@ def results_markdown(results):
     """The table of Results, with what a reader needs to understand it."""
     measured = [(row, results.ratios[row.name]) for row in ROWS.values() if row.name in results.ratios]
     lines = [HEADER, *(_row(row, ratio) for row, ratio in measured), "", LEGEND, ""]
-    runs = [ratio.run for _, ratio in measured]
-    for run in dict.fromkeys(runs):
+    for run in dict.fromkeys(ratio.run for _, ratio in measured):
         names = ", ".join(f"`{row.name}`" for row, ratio in measured if ratio.run == run)
         lines.append(f"- {names}: {run}")
     lines += [f"- `{name}` was not measured: {reason}." for name, reason in results.left_out.items()]

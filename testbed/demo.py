@@ -106,8 +106,11 @@ def install(layout, obstacle, phases):
             print(f"\n{recipe} is not installed: {error}", flush=True)
 
     attempt(DATASET, install_shown)
+    # both have the same wheels; if this fails, the installation reports it
+    with phases.phase("download"), contextlib.suppress(TestbedError):
+        recipes.fetch(layout, VENV)
     with ThreadPoolExecutor(max_workers=1) as background:
-        venv = background.submit(attempt, VENV, recipes.install)
+        venv = background.submit(attempt, VENV, recipes.install_fetched)
         log = recipes.log_of(layout, VENV)
         print(f"\n$ eb {VENV}.eb   # at the same time, its output is in {log}", flush=True)
         attempt(CONTAINER, install_shown, reason=obstacle)
@@ -120,10 +123,7 @@ def install(layout, obstacle, phases):
 def install_shown(layout, recipe):
     """Install a recipe, or update it to this tree, and print what EasyBuild prints."""
     with layout.locked(recipe):
-        command = recipes.install_command(layout, recipe)
-        with layout.locked("sources"):  # recipes share wheels
-            recipes.fetch(layout, recipe)
-        run_shown(layout, command)
+        run_shown(layout, recipes.install_command(layout, recipe))
         recipes.note_installed(layout, recipe)
 
 

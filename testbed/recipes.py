@@ -63,19 +63,24 @@ def install(layout, recipe, settings=""):
 
     Its output is in the log of the recipe. Raises TestbedError, with EasyBuild's last lines.
     """
-    with layout.locked(recipe):
-        if is_current(layout, recipe, settings):
-            return
-        command = install_command(layout, recipe, settings)
-        with layout.locked("sources"):  # recipes share wheels
-            fetch(layout, recipe, settings)
-        _run_eb(layout, recipe, f"{settings}\n{command}")
-        note_installed(layout, recipe, settings)
+    fetch(layout, recipe, settings)
+    install_fetched(layout, recipe, settings)
 
 
 def fetch(layout, recipe, settings=""):
     """Download what a recipe needs, after shell `settings`. Raises TestbedError, with EasyBuild's last lines."""
-    _run_eb(layout, recipe, f"{settings}\n{install_command(layout, recipe, settings)} --fetch")
+    if is_current(layout, recipe, settings):
+        return
+    with layout.locked("sources"):  # recipes share wheels
+        _run_eb(layout, recipe, f"{settings}\n{install_command(layout, recipe, settings)} --fetch")
+
+
+def install_fetched(layout, recipe, settings=""):
+    """Install a recipe like `install` whose files are downloaded."""
+    with layout.locked(recipe):
+        if not is_current(layout, recipe, settings):
+            _run_eb(layout, recipe, f"{settings}\n{install_command(layout, recipe, settings)}")
+            note_installed(layout, recipe, settings)
 
 
 def log_of(layout, recipe):

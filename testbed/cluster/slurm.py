@@ -104,7 +104,6 @@ def write_configuration(layout):
     for name in ("etc", "log", "run", "state", "disk", "small-disk", *of_nodes):
         (layout.cluster / name).mkdir(parents=True, exist_ok=True)
     first = free_ports(layout.identity, 1 + len(NODES))
-    node_ports = (first + 1, first + len(NODES))
     hostname = socket.gethostname().split(".")[0]
     template = (Path(__file__).parent / "slurm.conf.in").read_text()
     layout.slurm_conf.write_text(
@@ -114,7 +113,7 @@ def write_configuration(layout):
             cluster=layout.cluster,
             nodes=f"nid[{NODES[0][3:]}-{NODES[-1][3:]}]",
             slurmctld_port=first,
-            slurmd_ports=f"[{node_ports[0]}-{node_ports[1]}]",
+            slurmd_ports=f"[{first + 1}-{first + len(NODES)}]",
             first_job_id=1000 + layout.identity % 60000,
             epilog=Path(__file__).with_name("epilog"),
             cpus=max(2, os.cpu_count() or 1),
@@ -197,25 +196,33 @@ def wait_until_ready(layout):
         time.sleep(0.1)
 
 
-def running(layout, daemons=DAEMONS):
+def running(layout, daemons=None):
     """Return the process ids of these daemons of the cluster; by default of all, and of its jobs' processes."""
-    own = os.fsencode(layout.cluster)
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             arguments = (entry / "cmdline").read_bytes().split(b"\0")
             environment = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:  # it has ended, or belongs to another user
-            continue
-        conf = b"SLURM_CONF=" + own + b"/etc/slurm.conf"
-        name = Path(os.fsdecode(arguments[0].split(b":")[0])).name.split("-")[0]
-        mentions = any(argument.rpartition(b"=")[2].startswith(own + b"/") for argument in arguments)
-        is_daemon = name in daemons and (mentions or conf in environment)
-        is_task = (
-            daemons is DAEMONS
-            and conf in environment
-            and any(variable.startswith(b"SLURMD_NODENAME=") for variable in environment)
-        )
-        if is_daemon or is_task:
-            pids.append(int(entry.name))
+            if is_daemon(layout, arguments, environment, daemons or DAEMONS) or (
+                not daemons and is_task(layout, environment)
+            ):
+                pids.append(int(entry.name))
     return pids
+
+
+def is_daemon(layout, arguments, environment, names):
+    """Return whether a process is one of these daemons of the cluster; some have its configuration as argument."""
+    name = Path(os.fsdecode(arguments[0].split(b":")[0])).name.split("-")[0]
+    directory = os.fsencode(layout.cluster) + b"/"
+    is_own = any(argument.rpartition(b"=")[2].startswith(directory) for argument in arguments)
+    return name in names and (is_own or uses(layout, environment))
+
+
+def is_task(layout, environment):
+    """Return whether a process belongs to a job of the cluster."""
+    return uses(layout, environment) and any(variable.startswith(b"SLURMD_NODENAME=") for variable in environment)
+
+
+def uses(layout, environment):
+    """Return whether an environment has the configuration of the cluster."""
+    return b"SLURM_CONF=" + os.fsencode(layout.slurm_conf) in environment

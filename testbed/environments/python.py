@@ -1,7 +1,5 @@
 """Creates the testbed's virtual environments: of EasyBuild, and those for development."""
 
-import ast
-import functools
 import os
 import shutil
 import subprocess
@@ -20,10 +18,6 @@ ENVIRONMENTS = {
     "release": ("installing the release tools", ["tools/releases/requirements.txt"]),
     "website": ("installing MkDocs", ["tools/website/requirements.txt"]),
 }
-#: uv's options for pip's settings: uv does not read pip's configuration.
-OPTIONS = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
-#: uv's variables that belong to a loaded PyTorch module or to other projects.
-FOREIGN = ("UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_REQUIREMENTS")
 #: The index of torch's own wheels for CPUs, as in the recipes.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -82,20 +76,3 @@ def install(venv, *what):
     except TestbedError:
         more = ["--extra-index-url", TORCH_INDEX]
         run([*command, *more], env=env, advice="Check that the package index is reachable.")
-
-
-@functools.lru_cache
-def pip_indexes(tools):
-    """The package indexes and directories of pip's configuration, as options of uv."""
-    listing = subprocess.run([tools / "pip", "config", "list"], capture_output=True, text=True, check=False)
-    if listing.returncode:
-        raise TestbedError(f"`pip config list` fails: {listing.stderr.strip()}")
-    settings = {}
-    for line in sorted(listing.stdout.splitlines(), key=lambda line: line.startswith(":env:")):  # last wins
-        name, _, value = line.partition("=")
-        settings[name.rpartition(".")[2]] = ast.literal_eval(value).split()
-    options = ["--no-index"] if settings.get("no-index", ["0"])[0] in ("1", "true", "on", "yes") else []
-    for name, option in OPTIONS.items():
-        for word in settings.get(name, []):
-            options += [option, word]
-    return options

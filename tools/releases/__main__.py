@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from testbed.environments.python import FOREIGN, pip_indexes  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import provide_environment  # noqa: E402
 from testbed.progress import exit_status, step  # noqa: E402
+from tools.releases.indexes import FOREIGN, pip_indexes  # noqa: E402
 
 #: The newest C library that wheels may need, as in easyblocks/generic/lockedvenv.py.
 PLATFORM = "manylinux_2_28"
@@ -75,24 +75,44 @@ def newest_locks(directory, version):
 
 
 def successors(lock, options, tools):
-    """The new lock, its definition file and its recipes, as texts by path."""
+    """The new lock, its definition files and its recipes, as texts by path."""
     _, old, kind = lock.stem.split("-", 2)
-    recipes = {path: path.read_text() for path in lock.parent.glob(f"PyTorch-{old}-*.eb")}
-    recipes = {path: text for path, text in recipes.items() if f"'%(name)s-%(version)s-{kind}.txt'" in text}
-    named = re.findall(r"'%\(name\)s-%\(version\)s(-[\w.-]+\.def)'", "".join(recipes.values()))
-    beside = {path: path.read_text() for path in (lock, *(lock.with_name(f"PyTorch-{old}{name}") for name in named))}
-    declared = re.search("^# machines: (.+)$", beside[lock], re.MULTILINE)
-    machines = options.machine or (declared[1].split() if declared else ["x86_64"])
-    pins = renew(beside[lock], "".join(recipes.values()), options.version, machines, tools)
-    replace = replacer(old, options.version, cuda_of(beside[lock]), cuda_of(pins))
-    comments = "".join(replace(line) for line in beside[lock].splitlines(keepends=True) if line.startswith("#"))
-    comments = re.sub("# machines: .*", f"# machines: {' '.join(machines)}", comments)
-    new = {path: comments + pins if path == lock else replace(text) for path, text in beside.items()}
-    for path, text in recipes.items():
-        new[path] = replace(text)
-        for each in beside:
-            new[path] = new[path].replace(sha256(beside[each]), sha256(new[each]))
+    old_lock = lock.read_text()
+    recipes = recipes_of(lock, f"'%(name)s-%(version)s-{kind}.txt'")
+    all_recipes = "".join(recipes.values())
+    definitions = definitions_of(lock, old, all_recipes)
+    machines = options.machine or machines_of(old_lock)
+    pins = renew(old_lock, all_recipes, options.version, machines, tools)
+    replace = replacer(old, options.version, cuda_of(old_lock), cuda_of(pins))
+    comments = "".join(replace(line) for line in old_lock.splitlines(keepends=True) if line.startswith("#"))
+    new = {path: replace(text) for path, text in {**definitions, **recipes}.items()}
+    new[lock] = re.sub("# machines: .*", f"# machines: {' '.join(machines)}", comments) + pins
+    for recipe in recipes:
+        for path, text in {lock: old_lock, **definitions}.items():
+            new[recipe] = new[recipe].replace(sha256(text), sha256(new[path]))
     return {path.with_name(replace(path.name)): text for path, text in new.items()}
+
+
+def recipes_of(lock, name):
+    """The recipes (path -> text) that install a lock, which they call `name`."""
+    release = "-".join(lock.name.split("-")[:2])
+    recipes = {path: path.read_text() for path in lock.parent.glob(f"{release}-*.eb")}
+    return {path: text for path, text in recipes.items() if name in text}
+
+
+def definitions_of(lock, version, recipes):
+    """The definition files (path -> text) that the text of recipes names."""
+    names = re.findall(r"'%\(name\)s-%\(version\)s(-[\w.-]+\.def)'", recipes)
+    paths = [lock.with_name(f"PyTorch-{version}{name}") for name in names]
+    return {path: path.read_text() for path in paths}
+
+
+def machines_of(lock):
+    """The machines that a lock declares."""
+    declared = re.search("^# machines: (.+)$", lock, re.MULTILINE)
+    if declared:
+        return declared[1].split()
+    return ["x86_64"]
 
 
 def renew(lock, recipe, version, machines, tools):
@@ -100,7 +120,7 @@ def renew(lock, recipe, version, machines, tools):
     # exactly this build: `==2.13.0` would also accept 2.13.0+cpu
     torch = f"torch==={version}" + re.search(r"^torch==[\d.]+(\S*)", lock, re.MULTILINE)[1]
     declared = re.search("^# requirements: (.+)$", lock, re.MULTILINE)[1].split()
-    requirements = [torch if name == "torch" else name for name in declared]
+    requirements = [torch, *(name for name in declared if name != "torch")]
     pins = {}
     with step(f"{torch} on {', '.join(machines)}"):
         for machine in machines:
@@ -117,28 +137,47 @@ def resolve(requirements, constraints, machine, recipe, tools):
 
     Like the easyblock, it tries the recipe's `wheel_index` only if pip's own indexes do not have the wheels.
     """
-    import tomllib
-
-    python, index = (re.search(f"^{name} = '(.+)'", recipe, re.MULTILINE) for name in ("python_version", "wheel_index"))
-    environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     with tempfile.TemporaryDirectory() as directory:
-        wanted, limits = Path(directory, "requirements.in"), Path(directory, "constraints.txt")
+        wanted = Path(directory, "requirements.in")
         wanted.write_text("\n".join(requirements))
+        limits = Path(directory, "constraints.txt")
         limits.write_text("\n".join(constraints))
-        command = [tools / "uv", "pip", "compile", wanted, "--constraints", limits, "--only-binary", ":all:"]
         # this format has only the wheels that fit; requirements.txt has the hashes of all Pythons and machines
+        command = [tools / "uv", "pip", "compile", wanted, "--constraints", limits, "--only-binary", ":all:"]
         command += ["--format", "pylock.toml", "--generate-hashes", "--index-strategy", "unsafe-best-match"]
         command += ["--no-header", "--no-config", "--no-progress", "--no-python-downloads", "--color", "never"]
-        command += ["--python-version", python[1] if python else "3.11", "--python-platform", f"{machine}-{PLATFORM}"]
-        command += pip_indexes(tools)
-        for more in [[], ["--index", index[1]]] if index else [[]]:
-            result = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
-            if result.returncode == 0:
-                packages = tomllib.loads(result.stdout)["packages"]
-                hashes = [[wheel["hashes"]["sha256"] for wheel in package["wheels"]] for package in packages]
-                return dict(zip((f"{package['name']}=={package['version']}" for package in packages), hashes))
-    reasons = re.findall(r"^(?:error|\s*cause): (.*)$", result.stderr, re.MULTILINE) or [result.stderr.strip()]
-    raise NoWheelError(f"{machine}: {reasons[-1]}")
+        command += ["--python-version", parameter(recipe, "python_version") or "3.11"]
+        command += ["--python-platform", f"{machine}-{PLATFORM}", *pip_indexes(tools)]
+        result = compile_lock(command)
+        index = parameter(recipe, "wheel_index")
+        if result.returncode and index:
+            result = compile_lock([*command, "--index", index])
+    if result.returncode:
+        reasons = re.findall(r"^(?:error|\s*cause): (.*)$", result.stderr, re.MULTILINE) or [result.stderr.strip()]
+        raise NoWheelError(f"{machine}: {reasons[-1]}")
+    return hashes_of(result.stdout)
+
+
+def parameter(recipe, name):
+    """The value of a text parameter of a recipe, or None."""
+    found = re.search(f"^{name} = '(.+)'", recipe, re.MULTILINE)
+    return found and found[1]
+
+
+def compile_lock(command):
+    """Run uv without the variables of other programs; return the process."""
+    environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def hashes_of(lock):
+    """The SHA-256 of the wheels of each package (`name==version`) of a lock in uv's format."""
+    import tomllib
+
+    return {
+        f"{package['name']}=={package['version']}": [wheel["hashes"]["sha256"] for wheel in package["wheels"]]
+        for package in tomllib.loads(lock)["packages"]
+    }
 
 
 def replacer(old, new, old_cuda, new_cuda):

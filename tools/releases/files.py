@@ -38,9 +38,10 @@ def main(arguments):
     require_committed(layout.repository)
     python = provide_environment(layout, "release") / "bin" / "python"
     with tempfile.TemporaryDirectory(dir=layout.temporary) as temporary:
-        first, second = Path(temporary, "1"), Path(temporary, "2")
-        for number, directory in enumerate((first, second), 1):
-            with step(f"building, time {number} of 2"):
+        first = Path(temporary, "first")
+        second = Path(temporary, "second")
+        for directory in (first, second):
+            with step(f"the {directory.name} of two builds"):
                 build(layout.repository, directory, python)
         require_equal(first, second)
         if options.demo:

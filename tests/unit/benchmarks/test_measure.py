@@ -53,9 +53,9 @@ def test_rows_that_fail_or_cannot_be_measured_do_not_end_the_others(tmp_path, ca
 def test_the_first_round_only_warms_up(tmp_path, capsys, warm_up, pairs):
     ratio = run(tmp_path, Experiment(steep, ("import",), warm_up=warm_up), rounds=1).ratios["import"]
     lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if "pair" in line] == [f"import, pair 1 of 1: {pairs[0]}, ratio {ratio.value:.2f}"]
+    assert [line for line in lines if "pair 1" in line] == [f"import, pair 1 of 1: {pairs[0]}, ratio {ratio.value:.2f}"]
     assert ratio.pairs == 1
-    assert sum("warm-up" in line for line in lines) == warm_up
+    assert sum("pair 0 of" in line for line in lines) == warm_up
 
 
 def test_a_round_can_have_pairs_of_several_rows_and_the_ratio_is_of_the_medians(tmp_path):

@@ -11,10 +11,9 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "user-software.md"
 def test_an_environment_on_a_virtual_environment_sees_torch_with_the_lines_of_the_page(tmp_path):
     lines = re.search(r"^    packages=.*\n    echo .*torch_of_module\.pth", PAGE.read_text(), re.MULTILINE)[0]
     version = "{}.{}".format(*sys.version_info)
-    for name in ("image", "v"):
-        maker = tmp_path / "image/bin/python" if name == "v" else sys.executable
-        command = [maker, "-m", "venv", "--without-pip", "--system-site-packages", tmp_path / name]
-        subprocess.run(command, check=True)
+    make = ["-m", "venv", "--without-pip", "--system-site-packages"]
+    subprocess.run([sys.executable, *make, tmp_path / "image"], check=True)
+    subprocess.run([tmp_path / "image/bin/python", *make, tmp_path / "v"], check=True)
     (tmp_path / f"image/lib/python{version}/site-packages/torch").mkdir()
     (tmp_path / f"image/lib/python{version}/site-packages/torch/__init__.py").write_text("of = 'the image'\n")
     see = ["v/bin/python", "-c", "import torch; print(torch.of)"]

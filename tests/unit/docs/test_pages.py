@@ -1,10 +1,9 @@
 """The pages: the README links each, and the messages in docs/troubleshooting.md are those of the programs."""
 
 import ast
+import itertools
 import re
 from pathlib import Path
-
-import pytest
 
 TREE = Path(__file__).resolve().parents[3]
 PAGES = [TREE / "README.md", TREE / "CONTRIBUTING.md", TREE / "CHANGELOG.md", *sorted((TREE / "docs").rglob("*.md"))]
@@ -17,18 +16,13 @@ def test_the_readme_links_every_page():
     assert set(PAGES) - linked - {TREE / "README.md"} == set()
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if "\n## Job script" in page.read_text()], ids=lambda page: page.stem
-)
-def test_a_page_with_a_job_script_has_the_line_that_resumes(page):
-    assert re.search(r"Submit it again to \[resume\]\(.*from `outputs/.*; `--restart` begins anew", page.read_text())
-
-
 def texts_of_the_tree():
     """Yield all texts that the programs may print; adjacent literals are joined like in Python."""
     parts = ["bin", "libexec", "easyblocks", "modulefiles", "payload", "runscripts"]
-    files = (path for part in parts for path in (TREE / part).rglob("*") if "__pycache__" not in path.parts)
-    for path in filter(Path.is_file, files):
+    files = itertools.chain.from_iterable((TREE / part).rglob("*") for part in parts)
+    for path in files:
+        if path.is_dir() or path.suffix == ".pyc":
+            continue
         text = path.read_text(errors="replace")
         yield text
         if path.suffix == ".py":
@@ -43,6 +37,6 @@ def test_messages_on_the_page_of_troubleshooting_are_messages_of_the_tree():
     ours = [entry for entry in entries if not entry.endswith(")")]
     assert len(ours) > 50
     everything = "\n".join(texts_of_the_tree())
-    for message in (message for line in ours for message in re.findall(r"`([^`]+)`", line)):
+    for message in re.findall(r"`([^`]+)`", "\n".join(ours)):
         for part in message.split("..."):
             assert part.strip(" :,") in everything, message

@@ -4,6 +4,7 @@ import pytest
 
 from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
 from tools.releases import __main__ as releases
+from tools.releases import indexes
 
 CUDA = releases.replacer("2.15.0", "2.16.1", "13.2", "14.0")
 OLD = "# requirements: torch\ntorch==2.15.0\n"
@@ -49,9 +50,9 @@ EOF
     pip.chmod(0o755)
     expected = "--default-index https://first.invalid/simple --index https://one.invalid/simple"
     expected += " --index https://two.invalid/simple --find-links /mine"
-    assert " ".join(releases.pip_indexes.__wrapped__(tmp_path)) == expected
+    assert " ".join(indexes.pip_indexes.__wrapped__(tmp_path)) == expected
     pip.write_text("#!/bin/sh\necho \":env:.no-index='1'\"\n")
-    assert releases.pip_indexes.__wrapped__(tmp_path) == ["--no-index"]
+    assert indexes.pip_indexes.__wrapped__(tmp_path) == ["--no-index"]
     pip.write_text("#!/bin/sh\necho 'invalid file' >&2; exit 3\n")
     with pytest.raises(Error, match=r"`pip config list` fails: invalid file"):
-        releases.pip_indexes.__wrapped__(tmp_path)
+        indexes.pip_indexes.__wrapped__(tmp_path)

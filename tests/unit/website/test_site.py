@@ -1,6 +1,5 @@
 """The documentation site: the strict build, its navigation, and that it is served whole from one place."""
 
-import json
 import os
 import re
 import shutil
@@ -27,7 +26,10 @@ def tree(tmp_path):
     copy = tmp_path / "tree"
     for name in [*PAGES, "tools/website"]:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if (TREE / name).is_dir() else shutil.copy)(TREE / name, copy / name)
+        if (TREE / name).is_dir():
+            shutil.copytree(TREE / name, copy / name)
+        else:
+            shutil.copy(TREE / name, copy / name)
     return copy
 
 
@@ -46,34 +48,16 @@ def test_the_site_has_every_page_and_three_kinds_of_readers(site):
 
 
 def test_a_browser_loads_nothing_from_elsewhere(site):
-    found = {
-        target
-        for file in [*site.rglob("*.html"), *site.rglob("*.css"), *site.rglob("*.svg")]
-        for match in LOADED.findall(file.read_text(encoding="utf-8"))
-        for target in match
-        if re.match(r"(https?:)?//", target)
-    }
-    assert found == set()
+    for file in [*site.rglob("*.html"), *site.rglob("*.css"), *site.rglob("*.svg")]:
+        targets = ["".join(match) for match in LOADED.findall(file.read_text(encoding="utf-8"))]
+        assert [target for target in targets if re.match(r"(https?:)?//", target)] == [], file
 
 
 def test_lists_and_tables_are_not_shown_as_paragraphs(site):
     """Code hosts are more lenient: a list needs an empty line above it, a table none between its rows."""
-    paragraphs = (
-        f"{page.relative_to(site)}: {paragraph}"
-        for page in site.rglob("*.html")
-        for paragraph in re.findall(r"<p>(.*?)</p>", page.read_text(encoding="utf-8"), re.DOTALL)
-    )
-    assert [text for text in paragraphs if re.search(r"(?:^|: )(?:[-*] |\|)", text, re.MULTILINE)] == []
-
-
-def test_variables_stay_whole_in_the_search_and_no_word_is_a_wildcard(site):
-    """With `*i` in its index, Lunr fails every query with a word that matches: "how do I ..."."""
-    index = json.loads((site / "search" / "search_index.json").read_text())
-    texts = "\n".join(document["title"] + document["text"] for document in index["docs"])
-    words = set(re.split(index["config"]["separator"], texts + "`MASTER_ADDR`, ${RANK}, --ntasks-per-node=2"))
-    assert {"MASTER_ADDR", "RANK", "ntasks", "per", "node", "2"} <= words
-    assert "*" in texts
-    assert [word for word in words if "*" in word] == []
+    for page in site.rglob("*.html"):
+        paragraphs = re.findall(r"<p>(.*?)</p>", page.read_text(encoding="utf-8"), re.DOTALL)
+        assert [text for text in paragraphs if re.search(r"^(?:[-*] |\|)", text, re.MULTILINE)] == [], page
 
 
 def test_broken_links_and_unlisted_pages_end_the_build(tree, capfd):
