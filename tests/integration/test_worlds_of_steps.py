@@ -1,5 +1,6 @@
 """The world in steps of Slurm that are unlike others, by --dry-run: nothing but the runscripts and Slurm is needed."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from testbed.packages import find_optional
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runscripts"))
 from pytorch_launch.launchers import inherited  # noqa: E402
+from pytorch_launch.ports import free_port  # noqa: E402
 
 pytestmark = pytest.mark.testbed
 
@@ -174,6 +176,57 @@ def test_the_lines_of_the_readme_give_ranks_what_the_launcher_does(testbed, work
     by_hand, by_launcher = (sorted(testbed.run(f"{job} {each} {work}/show.py").splitlines()) for each in launchers)
     assert by_hand == by_launcher
     assert len(by_hand) == 3
+
+
+#: Two ranks tell each other the launch that they are of.
+MEETING = """
+import os, socket, sys, time
+launch, port, end = sys.argv[1], int(os.environ["MASTER_PORT"]), time.monotonic() + 8
+time.sleep(1)
+while True:
+    try:
+        if os.environ["RANK"] == "0":
+            with socket.create_server(("", port)) as server:
+                server.settimeout(8)
+                other = server.accept()[0]
+        else:
+            other = socket.create_connection(("127.0.0.1", port), 8)
+        break
+    except ConnectionRefusedError:
+        if time.monotonic() > end:
+            raise
+        time.sleep(0.1)
+other.sendall(launch.encode())
+sys.stdout.write(f"{launch} met {other.recv(1).decode()}\n")
+"""
+#: Two launches of one user with one exported port, of which one has a late rank.
+PAIR = """export MASTER_PORT={port} SLURM_KILL_BAD_EXIT={kill}
+for launch in a b; do
+    ({launcher} bash -c '
+        rank=${{OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}
+        [ "$0 $rank" != "{late}" ] || sleep 3
+        exec {runscripts}/conda-python-distributed {work}/meet.py $0' $launch; echo "$launch status $?") &
+done
+wait"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("launcher", ["srun -N2 -n2 -w nid001001,nid001002", "openmpi-bin"])
+def test_two_launches_with_one_port_never_meet_and_succeed(testbed, work, launcher):
+    (work / "meet.py").write_text(MEETING)
+    if launcher == "openmpi-bin":
+        launcher = f"{need(launcher)} --oversubscribe -np 2"
+    for number in range(20):
+        port = free_port(os.getpid() + number)
+        values = {"launcher": launcher, "runscripts": RUNSCRIPTS, "work": work, "port": port}
+        late = f"{'ab'[number % 2]} {number // 2 % 2}"
+        output = testbed.run_unchecked(PAIR.format(late=late, kill=number % 2, **values)).stdout
+        statuses = dict(re.findall(r"^([ab]) status (\d+)$", output, re.MULTILINE))
+        assert sorted(statuses) == ["a", "b"], output
+        succeeded = [launch for launch in statuses if statuses[launch] == "0"]
+        assert len(succeeded) <= 1, output
+        for launch in succeeded:
+            assert re.findall(rf"^{launch} met (.)$", output, re.MULTILINE) == [launch] * 2, output
 
 
 @pytest.mark.parametrize(
