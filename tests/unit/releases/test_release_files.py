@@ -44,9 +44,7 @@ def test_one_version_everywhere():
     assert set(named) == {VERSION}
 
 
-def test_builds_under_two_umasks_are_equal_and_the_wheel_has_every_file_of_an_installation(
-    repository, tmp_path, release_python
-):
+def test_builds_under_two_umasks_are_equal_and_the_wheel_has_all_files(repository, tmp_path, release_python):
     for directory, umask in (("first", 0o022), ("second", 0o077)):
         before = os.umask(umask)
         try:
