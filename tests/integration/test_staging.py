@@ -1,5 +1,6 @@
 """Packed venvs and staging on the nodes of a cluster, each with a disk of its own; the installations have no torch."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -208,6 +209,16 @@ while True:
 """
 
 
+def made_by(user, disks):
+    """What a user has made in directories."""
+    found = []
+    for path in (path for disk in disks for path in disk.iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # it is removed meanwhile
+            if path.stat().st_uid == user:
+                found.append(path)
+    return found
+
+
 @pytest.mark.parametrize(("count", "pause"), [(3, "0.01"), pytest.param(50, "0", marks=pytest.mark.thorough)])
 def test_another_user_can_neither_enter_nor_delay(testbed, installation, disk, work, count, pause):
     if os.geteuid() != 0:
@@ -229,17 +240,17 @@ done"""
     try:
         with (work / "attack.log").open("w") as log, subprocess.Popen(attack, stdout=log, cwd="/") as attacker:
             try:
-                done = testbed.run_unchecked(f"{as_user.format(65534)} salloc --quiet -N2 -n2 bash job.sh", cwd=work)
+                salloc = f"{as_user.format(65534)} salloc --quiet -N2 -n2 bash job.sh"
+                done = testbed.run_unchecked(salloc, cwd=work, timeout=600 + 60 * count)
             finally:
                 attacker.kill()
         # the copies are removed after the job
-        left_after(60, lambda: [made for path in disks for made in path.iterdir() if made.stat().st_uid == 65534])
+        left_after(60, lambda: made_by(65534, disks))
     finally:
         for path, mode in zip(disks, modes):
             path.chmod(mode)
-            for made in path.iterdir():
-                if made.stat().st_uid == 12345:
-                    made.rmdir()
+        for made in made_by(12345, disks):
+            made.rmdir()
     log = [line for line in (work / "attack.log").read_text().splitlines() if line.startswith("entered")]
     times = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("took")]
     print(sorted(times), (work / "attack.log").read_text(), done.stderr)
