@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """
-Who can read an installation: a check before the long steps, and of the host's files that it links to.
+Who can read an installation, and the host's files that it links to: checks before the long steps.
 """
 import grp
 import os
@@ -37,6 +37,14 @@ def require_group(directory, group):
         if not (is_members or status.st_mode & stat.S_IXOTH):
             raise EasyBuildError("Group %s cannot enter %s, and could not load the module. Run `chgrp %s %s` and "
                                  "`chmod g+rxs %s`", group, path, group, path, path)
+
+
+def is_for_others(directory):
+    """Whether other users could read what this process makes in a directory, which may not exist yet."""
+    mask = os.umask(0)
+    os.umask(mask)
+    existing = filter(Path.exists, Path(directory).resolve().parents)
+    return not mask & stat.S_IXOTH and all(path.stat().st_mode & stat.S_IXOTH for path in existing)
 
 
 def first_unreadable(path):
