@@ -43,15 +43,14 @@ def is_for_others(directory):
     """Whether other users could read what this process makes in a directory, which may not exist yet."""
     mask = os.umask(0)
     os.umask(mask)
-    existing = filter(Path.exists, Path(directory).resolve().parents)
-    return not mask & stat.S_IXOTH and all(path.stat().st_mode & stat.S_IXOTH for path in existing)
+    existing = next(filter(Path.exists, Path(directory).parents))
+    return not mask & stat.S_IXOTH and not first_unreadable(existing)
 
 
 def first_unreadable(path):
-    """The first directory above a path, or its file, that is missing or that other users cannot read; or None."""
+    """The first directory above a path, or its directory or program itself, that other users cannot use; or None."""
     path = Path(path).resolve()
     for part in (*reversed(path.parents), path):
-        needed = stat.S_IROTH if part == path else stat.S_IXOTH
-        if not (part.exists() and part.stat().st_mode & needed):
+        if not part.stat().st_mode & stat.S_IXOTH:
             return part
     return None
