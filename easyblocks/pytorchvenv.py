@@ -15,7 +15,7 @@ from easybuild.tools.config import build_option
 from easybuild.tools.filetools import compute_checksum, which, write_file
 
 from pytorch_install import build_environment, interface
-from pytorch_install.python_base import make_base
+from pytorch_install.python_base import make_base, require_readable
 from pytorch_install.runtime import install_site_files, read_json, write_json
 from pytorch_install.source_packages import SourcePackageSteps
 
@@ -56,6 +56,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
                                  "uses it, run `eb --force %s`; to keep both, install it with another 'versionsuffix'",
                                  self.full_mod_name, name)
         super().configure_step()
+        require_readable(self.host_python, self.installdir)
         if self.cfg['packed'] and not which('mksquashfs'):
             raise EasyBuildError("mksquashfs not found on PATH, and the recipe has packed = True. Install or load "
                                  "squashfs-tools, or remove the parameter")

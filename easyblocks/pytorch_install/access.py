@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """
-Who can read an installation: a check before the long steps, and of the host's files that it links to.
+Who can read an installation, and the host's files that it links to: checks before the long steps.
 """
 import grp
 import os
@@ -39,11 +39,18 @@ def require_group(directory, group):
                                  "`chmod g+rxs %s`", group, path, group, path, path)
 
 
+def is_for_others(directory):
+    """Whether other users could read what this process makes in a directory, which may not exist yet."""
+    mask = os.umask(0)
+    os.umask(mask)
+    existing = next(filter(Path.exists, Path(directory).parents))
+    return not mask & stat.S_IXOTH and not first_unreadable(existing)
+
+
 def first_unreadable(path):
-    """The first directory above a path, or its file, that is missing or that other users cannot read; or None."""
+    """The first directory above a path, or its directory or program itself, that other users cannot use; or None."""
     path = Path(path).resolve()
     for part in (*reversed(path.parents), path):
-        needed = stat.S_IROTH if part == path else stat.S_IXOTH
-        if not (part.exists() and part.stat().st_mode & needed):
+        if not part.stat().st_mode & stat.S_IXOTH:
             return part
     return None

@@ -14,7 +14,7 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option
 from easybuild.tools.filetools import copy_dir, copy_file, mkdir, remove_file, symlink, which, write_file
 
-from pytorch_install.access import first_unreadable
+from pytorch_install.access import first_unreadable, is_for_others
 
 # Prints where a Python has its parts, and which of its compiled modules can be imported.
 FACTS = """import contextlib, json, os, sys, sysconfig
@@ -76,7 +76,6 @@ def make_base(python, directory):
     if missing:
         raise EasyBuildError("%s does not work as a copy in %s: %s. Load a module of another Python",
                              host['executable'], directory, ', '.join(sorted(missing)))
-    require_readable(host['executable'], directory, library)
 
 
 def replace_interpreter(executable, directory, version):
@@ -111,14 +110,11 @@ def link_missing(path, target):
         symlink(target, path)
 
 
-def require_readable(executable, directory, library):
-    """Stop if others can read an environment in a directory, but not the host's files that its library links to."""
-    if first_unreadable(directory) and not build_option('group'):
-        return  # for this user alone
-    links = filter(os.path.islink, glob.glob(os.path.join(glob.escape(library), '*')))
-    found = next(filter(None, map(first_unreadable, links)), None)
-    if found:
-        pythons = which(os.path.basename(library), retain_all=True)
-        others = [python for python in pythons if not first_unreadable(python)]
+def require_readable(python, directory):
+    """Stop if others could read an environment in a directory, but not the host's Python, to whose files it links."""
+    host = facts(python)
+    found = first_unreadable(host['paths']['stdlib'])
+    if found and (build_option('group') or is_for_others(directory)):
+        others = [path for path in which(python, retain_all=True) if not first_unreadable(path)]
         raise EasyBuildError("Other users cannot read %s, which %s needs. Put another Python first on PATH: %s", found,
-                             executable, ', '.join(others) or "one that is installed for all users")
+                             host['executable'], ', '.join(others) or "one that is installed for all users")

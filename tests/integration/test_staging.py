@@ -176,7 +176,7 @@ echo $SIF
 srun -N2 -n2 conda-python-distributed -c 'import os; print(os.environ["APPTAINER_CONTAINER"])'
 module unload PyTorch; echo "SIF=$SIF"
 """)
-    output = testbed.run("salloc --quiet -N2 -n2 bash job.sh", cwd=work)
+    output = testbed.run("salloc --quiet -N2 -n2 bash job.sh", cwd=work, timeout=600 + 60 * count)
     first, second, path, *others = output.splitlines()
     assert first == second == path.rpartition("/")[2]
     assert path.startswith(f"{disk}/pytorch-stage-")
@@ -223,7 +223,7 @@ done""")
     with subprocess.Popen(attack, stdout=subprocess.PIPE, cwd="/", text=True) as attacker:
         assert attacker.stdout.readline() == "begun\n"
         try:
-            done = testbed.run_unchecked(f"{as_user.format(65534)} salloc --quiet -N2 -n2 bash job.sh", cwd=work)
+            done = testbed.run_unchecked(f"{as_user.format(65534)} salloc --quiet -N2 -n2 bash job.sh", cwd=work, timeout=600 + 60 * count)
         finally:
             attacker.kill()
         assert attacker.stdout.read() == ""

@@ -23,6 +23,8 @@ NAME = "pytorch-easybuild"
 SUMS = "SHA256SUMS"
 #: The projects of the tree that have a wheel.
 WHEELS = (".", "runscripts")
+#: The modes of all files depend neither on the user's umask nor on the configuration of git.
+UMASK = 0o022
 
 
 def main(arguments):
@@ -71,16 +73,17 @@ def build(repository, output, python):
     name = f"{NAME}-{version_of(repository / 'pyproject.toml')}"
     tarball = output / f"{name}.tar.gz"
     output.mkdir()
-    run(["git", "-C", repository, "archive", f"--prefix={name}/", f"--output={tarball}", "HEAD"])
+    archive = ["git", "-C", repository, "-c", f"tar.umask={UMASK:03o}", "archive", f"--prefix={name}/"]
+    run([*archive, f"--output={tarball}", "HEAD"])
     time = ["git", "-C", repository, "log", "-1", "--format=%ct"]
     seconds = subprocess.run(time, capture_output=True, text=True, check=True).stdout.strip()
-    # archives of wheels have the time of the commit; modes do not depend on the user's umask
+    # archives of wheels have the time of the commit
     environment = {**os.environ, "SOURCE_DATE_EPOCH": seconds}
     with tempfile.TemporaryDirectory(dir=output.parent) as directory:
         tree = unpack(tarball, directory)
         for project in WHEELS:
             command = [python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-            run([*command, "--wheel-dir", output, tree / project], env=environment)
+            run([*command, "--wheel-dir", output, tree / project], env=environment, umask=UMASK)
     files = sorted(path for path in output.iterdir())
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (output / SUMS).write_text("".join(sums))

@@ -8,8 +8,8 @@ import pytest
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 
-from pytorch_install.access import check_access, first_unreadable
-from pytorch_install.python_base import require_readable
+from pytorch_install import python_base
+from pytorch_install.access import check_access
 from pytorch_install.tree import find_profile
 
 pytestmark = pytest.mark.early
@@ -74,32 +74,35 @@ def test_those_who_shall_use_the_module_can_read_it_or_eb_ends_with_an_error(
     assert ("all users can change this installation" in capfd.readouterr().err) is warning
 
 
-@pytest.mark.parametrize("problem", ["directory", "file", "dangling", None])
-def test_a_library_whose_links_other_users_cannot_follow_is_an_error_that_names_another_python(
-    prefix, public, monkeypatch, problem
+@pytest.mark.parametrize(
+    ("mode", "mask", "options", "is_error"),
+    [
+        pytest.param(0o700, 0o022, {}, True, id="for all"),
+        pytest.param(0o700, 0o027, {"group": GROUP}, True, id="for a group"),
+        pytest.param(0o700, 0o077, {}, False, id="for this user"),
+        pytest.param(0o755, 0o022, {}, False, id="a Python of all users"),
+    ],
+)
+def test_a_python_that_other_users_cannot_read_is_an_error_that_names_another_one(
+    prefix, umask, public, monkeypatch, mode, mask, options, is_error
 ):
-    for name in ("host", "venv", "bin"):
-        (public / name).mkdir()
-    target = public / "host" / "os.py"
-    target.touch()
-    (public / "venv" / "os.py").symlink_to(target)
-    if problem == "directory":
-        target.parent.chmod(0o700)
-    elif problem == "file":
-        target.chmod(0o600)
-    elif problem == "dangling":
-        target.unlink()
-    (public / "bin" / "venv").write_text("")
-    (public / "bin" / "venv").chmod(0o755)
+    for name, value in options.items():
+        update_build_option(name, value)
+    host = {"executable": f"{public}/host/bin/python3.11", "paths": {"stdlib": f"{public}/host/lib"}}
+    monkeypatch.setattr(python_base, "facts", {"python3.11": host}.get)
+    (public / "host" / "lib").mkdir(parents=True)
+    (public / "host").chmod(mode)
+    (public / "bin").mkdir()
+    (public / "bin" / "python3.11").write_text("")
+    (public / "bin" / "python3.11").chmod(0o755)
     monkeypatch.setenv("PATH", f"{public}/bin")
-    arguments = (f"{public}/host/python3", str(public / "venv"), str(public / "venv"))
-    if problem:
-        expected = f"Other users cannot read {public}/host.*, which .*/python3 needs. .* first on PATH: {public}/bin"
+    umask(mask)
+    if is_error:
+        expected = f"Other users cannot read {public}/host, which .*python3.11 needs. .* first on PATH: {public}/bin"
         with pytest.raises(EasyBuildError, match=expected):
-            require_readable(*arguments)
-        (public / "venv").chmod(0o700)  # for this user alone
-    require_readable(*arguments)
-    assert first_unreadable("/etc/passwd") is None
+            python_base.require_readable("python3.11", f"{public}/software/1.0")
+    else:
+        python_base.require_readable("python3.11", f"{public}/software/1.0")
 
 
 def test_a_profile_of_the_site_is_found_on_modulepath_but_not_in_installations(prefix, tmp_path, monkeypatch):

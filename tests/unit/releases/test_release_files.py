@@ -1,5 +1,6 @@
 """A release: one version, the same files from each build, and a wheel with all that an installation is made of."""
 
+import os
 import re
 import subprocess
 import zipfile
@@ -43,9 +44,13 @@ def test_one_version_everywhere():
     assert set(named) == {VERSION}
 
 
-def test_two_builds_are_equal_and_the_wheel_has_every_file_of_an_installation(repository, tmp_path, release_python):
-    for directory in ("first", "second"):
-        files.build(repository, tmp_path / directory, release_python)
+def test_builds_under_two_umasks_are_equal_and_the_wheel_has_all_files(repository, tmp_path, release_python):
+    for directory, umask in (("first", 0o022), ("second", 0o077)):
+        before = os.umask(umask)
+        try:
+            files.build(repository, tmp_path / directory, release_python)
+        finally:
+            os.umask(before)
     files.require_equal(tmp_path / "first", tmp_path / "second")
     wheel = next((tmp_path / "first").glob("pytorch_easybuild-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
