@@ -112,6 +112,7 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world, StopSignals
 #: A training with two workers; one of them hangs after 20 samples where the last argument is "stuck".
 WORKERS = """
 import os, subprocess, sys, time
+import torch
 from torch.utils.data import DataLoader, Dataset
 from training.distributed import process_group
 from training.stopping import StopSignals
