@@ -25,11 +25,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from training import TrainingError
 from training.distributed import World, broadcast, fail_together, gather
-from training.files import INCOMPLETE, reading, temporary_name, write_file, writing
+from training.files import INCOMPLETE, temporary_name, write_file, writing
 from training.finite import check_weights
 from training.run import Position, Run
-from training.state import REMEDY, check_values, gather_values, load_object, load_values, parts_of, state_of
-from training.values import dump, encode, in_one_line
+from training.state import REMEDY, check_identity, gather_state, load_state
+from training.values import dump, in_one_line
 
 __all__ = ["Checkpoints", "Position", "Run", "open_checkpoints", "save_model"]  # what programs import from here
 
@@ -91,11 +91,9 @@ class Checkpoints:
             pass  # train without the lock: NFS, for example, locks no directory
         self.is_locked = True
 
-    def collect(self, run: Run) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return the state of the networks and optimizers of a run, and on rank 0 all other values."""
-        with fail_together(self.world):
-            parts = {part: encode(state_of(subject), part) for part, subject in parts_of(run).items()}
-        return parts, gather_values(run)
+    def collect(self, run: Run) -> Any:
+        """Return, on rank 0, the state of a run as a checkpoint holds it; all ranks call it."""
+        return gather_state(run)
 
     def check(self, run: Run) -> None:
         """Raise TrainingError, before the first step, if a checkpoint cannot hold a value of the run, and name it."""
@@ -111,12 +109,12 @@ class Checkpoints:
         If a parameter is not a finite number, all ranks end, and the checkpoints stay as they are.
         """
         check_weights(run.network.parameters(), self.world)
-        parts, values = self.collect(run)
+        state = self.collect(run)
         here = run.position
         path = self.directory / f"epoch-{here.epoch:04}-step-{here.step:06}.pt"
         with fail_together(self.world):
-            if values:
-                self.write(path, {**parts, **values}, is_best=here.step == 0 and here.epoch == here.best_epoch > 0)
+            if state:
+                self.write(path, state, is_best=here.step == 0 and here.epoch == here.best_epoch > 0)
         return str(path)
 
     def write(self, path: Path, state: Mapping, *, is_best: bool) -> None:
@@ -137,10 +135,9 @@ class Checkpoints:
         self.delete_outdated(path)
 
     def delete_outdated(self, newest: Path) -> None:
-        """Delete the oldest of the checkpoints up to ``newest``."""
-        paths = self.paths()
-        if newest in paths:  # no other process deleted it
-            for path in paths[: paths.index(newest) + 1][: -self.keep]:
+        """Delete the oldest checkpoints, but never ``newest``: those after it are damaged."""
+        for path in self.paths()[: -self.keep]:
+            if path != newest:
                 delete(path)
 
     def resume(self, run: Run) -> str | None:
@@ -150,7 +147,7 @@ class Checkpoints:
         """
         faults = []
         for path in reversed(broadcast(self.paths(), self.world)):
-            with fail_together(self.world), reading(path):
+            with fail_together(self.world), loading(path):
                 fault = self.find_damage(path)
             found = [each for each in broadcast(gather(fault, self.world), self.world) if each]
             if not found:
@@ -172,13 +169,10 @@ class Checkpoints:
 
     def load(self, run: Run, path: Path) -> None:
         """Continue a run from a checkpoint."""
-        with fail_together(self.world), reading(path):
+        with fail_together(self.world), loading(path):
             state = read(path)
-            with fitting(path):
-                check_values(path, state, run)
-                for part, subject in parts_of(run).items():
-                    load_object(subject, state[part])
-                load_values(state, run)
+            check_identity(path, state, run)
+            load_state(run, state, {})
 
 
 def open_checkpoints(options: argparse.Namespace, world: World) -> Checkpoints | None:
@@ -249,12 +243,16 @@ def read(path: Path) -> dict:
 
 
 @contextmanager
-def fitting(path: Path) -> Iterator[None]:
-    """Raise TrainingError, with the reason, if the ``with`` block cannot load the state in ``path``."""
+def loading(path: Path) -> Iterator[None]:
+    """Raise TrainingError, with the reason, if the ``with`` block cannot read ``path``, or load its state."""
     try:
         yield
-    except TrainingError:
+    except (TrainingError, MemoryError):
         raise
+    except OSError as error:
+        raise TrainingError(
+            f"{path}: cannot be read ({error.strerror}). Nothing was changed: start again when it can be read"
+        ) from error
     except Exception as error:  # torch, and the objects in ``extra``, raise a dozen types
         raise TrainingError(
             f"{path}: does not fit this run ({in_one_line(error)}). Use the same program and options, {REMEDY}"

@@ -27,7 +27,6 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 
 from training import TrainingError
-from training.accelerator import BACKENDS, find_accelerator
 
 # How often, every 10 ms, the end of a process group looks whether the threads of gloo are idle.
 IDLE_CHECKS = 200
@@ -48,7 +47,7 @@ class World(NamedTuple):
 
 @contextmanager
 def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: float) -> Iterator[World]:
-    """Join the ranks for the duration of a ``with`` block: NCCL or XCCL between GPUs, gloo between CPUs.
+    """Join the ranks for the duration of a ``with`` block: NCCL between GPUs, gloo between CPUs.
 
     A rendezvous or a collective that takes longer than ``timeout`` seconds fails. Raises TrainingError
     if the environment is invalid, no GPU is visible, the rendezvous fails, or the ranks run different programs.
@@ -60,7 +59,7 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
     host_group = None
     try:
         if use_gpu:
-            init_process_group(BACKENDS[device.type], rank, size, limit)
+            init_process_group("nccl", rank, size, limit)
             host_group = dist.new_group(backend="gloo", timeout=limit)
         else:
             with batch_scheduling():
@@ -72,7 +71,7 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
             f"no rendezvous at {address} within {timeout:g} s: {reason}. Check that all {size} ranks started and can "
             "reach it; if another process uses the port, export another MASTER_PORT"
         ) from None
-    with leave_afterwards(device.type == "cuda"):
+    with leave_afterwards(use_gpu):
         world = World(rank, size, device, host_group)
         if size > 1:
             check_programs(world)
@@ -81,10 +80,8 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
 
 def init_process_group(backend: str, rank: int, size: int, limit: timedelta) -> None:
     """Create the default group; a world of one rank has a store in its own memory."""
-    if size == 1:
-        dist.init_process_group(backend, rank=rank, world_size=size, timeout=limit, store=dist.HashStore())
-    else:
-        dist.init_process_group(backend, rank=rank, world_size=size, timeout=limit, init_method="env://")
+    store = dist.HashStore() if size == 1 else None  # None: torch's variables
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=limit, store=store)
 
 
 def check_programs(world: World) -> None:
@@ -210,15 +207,13 @@ def select_device(use_gpu: bool, local_rank: int) -> torch.device:
     """
     if not use_gpu:
         return torch.device("cpu")
-    kind = find_accelerator()
-    if kind is None:
+    if not torch.cuda.is_available():
         raise TrainingError(
             f"--gpu: torch {torch.__version__} sees no GPU. Run where one is visible "
             "(in a container: --nv or --rocm), or omit --gpu"
         )
-    module = getattr(torch, kind)
-    device = torch.device(kind, local_rank % module.device_count())
-    module.set_device(device)
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
     return device
 
 

@@ -16,17 +16,6 @@ INCOMPLETE = f".*.{8 * '[0-9a-f]'}.incomplete"  # what write_file calls a file u
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Raise TrainingError if the ``with`` block cannot read ``path``, for example because a server is out of reach."""
-    try:
-        yield
-    except OSError as error:
-        raise TrainingError(
-            f"{path}: cannot be read ({error.strerror}). Nothing was changed: start again when it can be read"
-        ) from error
-
-
-@contextmanager
 def writing(path: Path, option: str = "--modelpath") -> Iterator[None]:
     """Raise TrainingError, with what a user can do, if the ``with`` block cannot write ``path``."""
     try:

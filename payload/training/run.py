@@ -12,7 +12,6 @@ from torch import nn
 
 from training import TrainingError
 from training.distributed import World
-from training.state import check_object
 from training.values import json_settings, number
 
 
@@ -68,7 +67,7 @@ class Run:
     whose state belongs to the run: with ``state_dict()`` and ``load_state_dict()``, or random generators. ``best``
     names the value that ``position.end_epoch`` is given, and whether it is best at its ``max`` or ``min``.
 
-    Raises TrainingError if a setting or an object has no form that a checkpoint can hold.
+    Raises TrainingError if a setting has no form that a checkpoint can hold.
     """
 
     network: nn.Module
@@ -84,8 +83,6 @@ class Run:
 
     def __post_init__(self) -> None:
         self.settings = json_settings(self.settings)
-        for name, subject in self.extra.items():
-            check_object(subject, f"extra[{name!r}]")
         if self.best[1] not in ("min", "max"):
             raise TrainingError(f"best={self.best}: the second value must be 'min' or 'max'")
         if self.best[1] == "min":

@@ -2,7 +2,8 @@
 """Values of a run beside its weights, in a form that files keep: settings as JSON, states as plain values.
 
 Plain values are what ``torch.load(weights_only=True)`` reads with every torch from 2.0.1: numbers, texts, lists,
-tuples, dictionaries and tensors. An array of NumPy and a Counter become a dictionary with a mark.
+tuples, dictionaries and tensors. An array of NumPy, a Counter, and a tensor that is stored elsewhere become a
+dictionary with a mark.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from training import TrainingError
 # Keys that mark a dictionary.
 COUNTER = "training.Counter"
 ARRAY = "training.array"
+TENSOR = "training.tensor"
 
 
 def type_name(value: object) -> str:
@@ -73,53 +75,53 @@ def comparable(value: Any) -> Any:
     return json.loads(json.dumps(value), parse_constant=str)
 
 
-def encode(value: Any, name: str) -> Any:
+def encode(value: Any, name: str, tensors: dict[str, Tensor] | None = None) -> Any:
     """Return ``value`` as a plain value, from which ``decode`` makes it again; tensors are not copied.
 
-    Raises TrainingError with the name of the part that a checkpoint cannot hold.
+    If there is a dictionary ``tensors``, they are moved there, by names that begin with ``name``. Raises TrainingError
+    with the name of the part that a checkpoint cannot hold.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Tensor):
-        return encode_tensor(value, name)
-    if isinstance(value, Counter):
-        return {COUNTER: encode_items(value, name)}
+        return encode_tensor(value.detach(), name, tensors)
+    if type(value) in (list, tuple):
+        return type(value)(encode(each, f"{name}.{place}", tensors) for place, each in enumerate(value))
     if isinstance(value, dict):
-        return encode_items(value, name)
-    if type(value) in (list, tuple, torch.Size):
-        kind = list if isinstance(value, list) else tuple
-        return kind(encode(each, f"{name}[{place}]") for place, each in enumerate(value))
+        items = {encode(key, f"{name}: a key"): encode(each, f"{name}.{key}", tensors) for key, each in value.items()}
+        if isinstance(value, Counter):
+            return {COUNTER: items}
+        return items
     if type(value).__module__ == "numpy" and value.dtype.kind in "biufU":
         return {ARRAY: value.tolist(), "of": (value.dtype.str, value.shape)}
     raise TrainingError(f"{name}: {type_name(value)}. A checkpoint holds numbers, texts, lists, dicts and tensors")
 
 
-def encode_items(items: Mapping[Any, Any], name: str) -> dict[Any, Any]:
-    """Return the dictionary ``name`` as a plain value; raise TrainingError for a key of another kind."""
-    for key in items:
-        if key is not None and type(key) not in (bool, int, float, str):
-            raise TrainingError(f"{name}: its key {key!r} is {type_name(key)}. A checkpoint holds numbers and texts")
-    return {key: encode(each, f"{name}[{key!r}]") for key, each in items.items()}
-
-
-def encode_tensor(tensor: Tensor, name: str) -> Tensor:
-    """Return a tensor without its gradient; raise TrainingError if a checkpoint cannot hold its type."""
+def encode_tensor(tensor: Tensor, name: str, tensors: dict[str, Tensor] | None) -> Any:
+    """Return a tensor, or its name after it was moved to ``tensors``; TrainingError if one file cannot hold it."""
+    if tensors is not None:
+        tensors[name] = tensor
+        return {TENSOR: name}
     if hasattr(tensor, "_local_tensor"):
         raise TrainingError(f"{name}: a DTensor, of which each rank has a part. Only ShardedCheckpoints can store it")
-    tensor = tensor.detach()
     if type(tensor) is not Tensor:
         read_back(tensor, name)
     return tensor
 
 
-def decode(plain: Any) -> Any:
-    """Return the value that ``encode`` made plain; tensors are copied, and keep no mapped file open."""
-    if isinstance(plain, Tensor) and not hasattr(plain, "_local_tensor"):  # a DTensor is not of a file
+def decode(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return the value that ``encode`` made plain, with copies of its tensors: none keeps a mapped file open.
+
+    ``tensors`` are those that ``encode`` moved; these are not copied.
+    """
+    if isinstance(plain, Tensor):
         return plain.clone()
     if type(plain) in (list, tuple):
-        return type(plain)(decode(each) for each in plain)
+        return type(plain)(decode(each, tensors) for each in plain)
     if not isinstance(plain, dict):
         return plain
+    if TENSOR in plain:
+        return tensors[plain[TENSOR]]
     if COUNTER in plain:
         return Counter(plain[COUNTER])
     if ARRAY in plain:
@@ -127,7 +129,7 @@ def decode(plain: Any) -> Any:
 
         dtype, shape = plain["of"]
         return np.array(plain[ARRAY], dtype).reshape(shape)[()]
-    return {key: decode(each) for key, each in plain.items()}
+    return {key: decode(each, tensors) for key, each in plain.items()}
 
 
 def dump(plain: Any) -> memoryview:

@@ -14,17 +14,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from training import TrainingError
-from training.checkpoint import Checkpoints, Run, delete, fitting, read
+from training.checkpoint import Checkpoints, Run, delete, loading, read
 from training.distributed import World, broadcast, fail_together
-from training.files import reading, sync_directory, temporary_name, writing
+from training.files import sync_directory, temporary_name, write_file, writing
 from training.finite import check_weights
 from training.options import Interval
-from training.sharded.state import load_run, new_tensors, split_parts
-from training.sharded.storage import VALUES, ShardWriter, find_damage
-from training.state import REMEDY, check_values, gather_values
+from training.sharded.state import check_forms, new_tensors
+from training.sharded.storage import CHECKSUMS, VALUES, ShardWriter, copy_to_host, find_damage, list_checksums
+from training.state import REMEDY, check_identity, gather_state, load_state
 from training.values import dump
 
 HALF_HOUR = Interval(seconds=1800)
@@ -54,7 +55,7 @@ class ShardedCheckpoints(Checkpoints):
         self.began = time.monotonic()
         self.group: dist.ProcessGroup | None = None
         self.writing: Any = None  # the future of an asynchronous save
-        self.copies: dict = {}  # of the tensors, in host memory
+        self.copies: dict[str, Tensor] = {}  # in host memory
         self.temporary = directory  # of the checkpoint that is being written
         self.step = -1  # of the newest checkpoint, complete or being written
 
@@ -77,13 +78,12 @@ class ShardedCheckpoints(Checkpoints):
     def path_after(self, step: int) -> Path:
         return self.directory / f"step-{step:08}"
 
-    def collect(self, run: Run) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return the tensors of a run by part and name, and on rank 0 all other values."""
+    def collect(self, run: Run) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+        """Return the tensors of a run by their names, and on rank 0 the rest of its state."""
+        tensors: dict[str, Tensor] = {}
+        values = gather_state(run, tensors)
         with fail_together(self.world):
-            tensors, parts = split_parts(run)
-        values = gather_values(run)
-        if values:
-            values["parts"] = parts
+            check_forms(run, tensors)
         return tensors, values
 
     def save_if_due(self, run: Run) -> None:
@@ -114,11 +114,9 @@ class ShardedCheckpoints(Checkpoints):
         tensors, values = self.collect(run)
         path = self.path_after(run.position.step)
         temporary = broadcast(temporary_name(path), self.world)
-        complete = partial(self.complete, temporary, path)
-        writer = ShardWriter(temporary, self.world, dump(values), complete, self.copies)
         self.writing = dcp.async_save(
-            tensors,
-            storage_writer=writer,
+            copy_to_host(tensors, self.copies),
+            storage_writer=ShardWriter(temporary, partial(self.complete, temporary, path, dump(values))),
             # of a tensor that all ranks have, such as a buffer, rank 0's: DistributedDataParallel uses that one
             planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
             process_group=self.group,
@@ -127,8 +125,11 @@ class ShardedCheckpoints(Checkpoints):
         self.step = run.position.step
         self.began = time.monotonic()
 
-    def complete(self, temporary: Path, path: Path) -> None:
-        """Give a checkpoint whose files are on the disk its name, and delete the oldest ones; rank 0 calls it."""
+    def complete(self, temporary: Path, path: Path, values: memoryview, checksums: str) -> None:
+        """Write what is no tensor, give the checkpoint its name, and delete the oldest ones; rank 0 calls it."""
+        write_file(temporary / VALUES, values)
+        checksums += list_checksums(temporary, [".metadata", VALUES])
+        write_file(temporary / CHECKSUMS, checksums.encode())
         if path.exists():  # a damaged one
             delete(path)
         temporary.rename(path)
@@ -164,15 +165,14 @@ class ShardedCheckpoints(Checkpoints):
 
         The number of ranks, and how the network is divided, may differ from that of the checkpoint.
         """
-        with fail_together(self.world), reading(path):
+        with fail_together(self.world), loading(path):
             saved = read(path / VALUES)
-            with fitting(path):
-                check_values(path, saved, run)
+            check_identity(path, saved, run)
             reader = dcp.FileSystemReader(path)
             tensors = new_tensors(run, reader.read_metadata())
         dcp.load(tensors, storage_reader=reader, process_group=self.group)
-        with fail_together(self.world), fitting(path):
-            load_run(run, tensors, saved)
+        with fail_together(self.world), loading(path):
+            load_state(run, saved, tensors)
         self.step = run.position.step
 
 

@@ -74,7 +74,8 @@ def run(command, environment, cwd, outputs):
     code = None
     try:
         if command[0] == "-c":
-            sys.argv, sys.path[0:0] = ["-c", *command[2:]], [""]
+            sys.argv = ["-c", *command[2:]]
+            sys.path.insert(0, "")
             exec(compile(command[1], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
         else:
             sys.argv = command

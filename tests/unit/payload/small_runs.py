@@ -18,32 +18,20 @@ class Case(NamedTuple):
     name: str
     make: Callable[..., Any]
 
-    def exists(self):
-        """Whether this torch has it."""
-        return not isinstance(self.make, Missing)
-
-
-class Missing:
-    """In place of what this torch does not have."""
-
-
-def of(module, name, **options):
-    return partial(getattr(module, name), **options) if hasattr(module, name) else Missing()
-
 
 def optimizer(kind, name="", **options):
     """An optimizer of torch, whose name here may tell its options."""
-    return Case(name or kind, of(torch.optim, kind, lr=0.1, **options))
+    return Case(name or kind, partial(getattr(torch.optim, kind), lr=0.1, **options))
 
 
 def schedule(kind, **options):
     """A schedule of torch."""
-    return Case(kind, of(lr_scheduler, kind, **options))
+    return Case(kind, partial(getattr(lr_scheduler, kind), **options))
 
 
-def matrices(optimizer):
+def muon(parameters):
     """An optimizer of weights with two dimensions only."""
-    return lambda parameters: optimizer([each for each in parameters if each.dim() == 2])
+    return torch.optim.Muon([each for each in parameters if each.dim() == 2], lr=0.1)
 
 
 def two_groups(parameters):
@@ -57,7 +45,6 @@ def with_tensor_rate(parameters):
 
 OPTIMIZERS = [
     optimizer("Adadelta"),
-    optimizer("Adafactor"),
     optimizer("Adagrad"),
     optimizer("Adam"),
     optimizer("Adam", "Adam amsgrad", amsgrad=True, maximize=True),
@@ -70,7 +57,6 @@ OPTIMIZERS = [
     optimizer("ASGD", t0=2),
     optimizer("LBFGS", max_iter=3),
     optimizer("LBFGS", "LBFGS wolfe", max_iter=3, line_search_fn="strong_wolfe"),
-    Case("Muon", matrices(of(torch.optim, "Muon", lr=0.1)) if hasattr(torch.optim, "Muon") else Missing()),
     optimizer("NAdam"),
     optimizer("RAdam"),
     optimizer("RMSprop"),
@@ -79,6 +65,10 @@ OPTIMIZERS = [
     optimizer("SGD"),
     optimizer("SGD", "SGD nesterov", momentum=0.9, nesterov=True),
 ]
+if hasattr(torch.optim, "Adafactor"):  # since torch 2.5
+    OPTIMIZERS.append(optimizer("Adafactor"))
+if hasattr(torch.optim, "Muon"):  # since torch 2.9
+    OPTIMIZERS.append(Case("Muon", muon))
 
 
 class Decay:
@@ -323,11 +313,6 @@ def change_file(path, change):
     state = torch.load(path, weights_only=True)
     change(state)
     torch.save(state, path)
-
-
-def first(state):
-    """The optimizer's state of the first weight, float32 [8, 4]."""
-    return state["optimizer"]["state"][0]
 
 
 def weights(directory):

@@ -61,7 +61,7 @@ def test_no_gpu_in_view_is_one_sentence(monkeypatch):
 
 @pytest.mark.parametrize(
     ("fault", "end"),
-    [(OSError, "abort"), (SystemExit, "destroy"), (KeyboardInterrupt, "destroy"), (None, "destroy")],
+    [(OSError, "abort"), (SystemExit, "destroy"), (None, "destroy")],
 )
 def test_a_rank_that_fails_alone_does_not_wait_for_the_others_on_their_gpus(monkeypatch, two_gpus, fault, end):
     ends = []

@@ -82,8 +82,8 @@ def test_a_run_that_was_stopped_in_an_epoch_ends_as_one_that_was_not(page, is_tr
     assert (stopped["epoch"], stopped["step"], stopped["samples"]) == (1, 11, 11 * 16)  # of 20 steps
     after = train(page, "parts", is_transformer=is_transformer)
     assert before[0].stdout + after[0].stdout == through[0].stdout, "the losses of the epochs"
-    one, other = newest(page, "through"), newest(page, "parts")
-    assert equal(one["model"], other["model"]) and equal(one["optimizer"], other["optimizer"])
+    for part in ("model", "optimizer"):
+        assert equal(newest(page, "through")[part], newest(page, "parts")[part])
 
 
 def test_the_program_of_the_page_runs_as_it_is(page, run_alone):

@@ -101,7 +101,7 @@ def test_a_bit_that_is_flipped_in_any_file_is_found_and_so_is_one_that_is_missin
     path = copy / "checkpoints" / "step-00000009"
     assert find_damage(path, alone) is None
     files = sorted(path.iterdir())
-    assert len(files) == 9
+    assert len(files) == 6
     for file in files:
         content = file.read_bytes()
         place = draw.randrange(len(content))
@@ -267,7 +267,7 @@ def test_a_divided_network_with_each_optimizer_and_schedule_continues(tmp_path):
         tmp_path,
         f"""
     for case in (*OPTIMIZERS, *SCHEDULES, *NETWORKS):
-        if not case.exists() or case.name in {NO_DTENSORS}:
+        if case.name in {NO_DTENSORS}:
             continue
         kind = "optimizer" if case in OPTIMIZERS else "schedule" if case in SCHEDULES else "network"
         options = {{"network": divide(plain), kind: divide(case.make) if kind == "network" else case.make}}
@@ -282,10 +282,9 @@ def test_a_network_that_each_rank_has_continues_with_any_optimizer(tmp_path):
         tmp_path,
         """
     for case in OPTIMIZERS:
-        if case.exists():
-            print(case.name, trip(world, case.name, lambda: small_run(world, case.make)), sep=": ")
+        print(case.name, trip(world, case.name, lambda: small_run(world, case.make)), sep=": ")
     for case in NETWORKS:
-        if case.exists() and case.name != "odd parameters":  # not all of them are used
+        if case.name != "odd parameters":  # not all of them are used
             make = lambda: DistributedDataParallel(case.make())
             print(case.name, trip(world, case.name, lambda: small_run(world, network=make)), sep=": ")
 """,

@@ -7,7 +7,6 @@ import sys
 import time
 
 import pytest
-import torch
 from launching import PAYLOAD, run_code
 from training.stopping import SIGNALS, StopSignals
 
@@ -31,20 +30,6 @@ def test_a_signal_is_noted_and_then_agreed_on_by_its_name(alone, number):
         assert stop.agreed(now=True)
         assert stop.name == number.name
         assert stop.status == (130 if number == signal.SIGINT else 75)
-
-
-def test_a_signal_that_arrives_while_the_ranks_exchange_counts_at_the_next_time(alone, monkeypatch):
-    exchange = torch.distributed.all_reduce
-
-    def all_reduce(*arguments, **options):
-        exchange(*arguments, **options)
-        os.kill(os.getpid(), signal.SIGUSR1)
-
-    with StopSignals(alone) as stop:
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.distributed, "all_reduce", all_reduce)
-            assert not stop.agreed(now=True)
-        assert stop.agreed(now=True)
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGUSR1])
