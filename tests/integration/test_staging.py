@@ -223,7 +223,9 @@ done""")
     with subprocess.Popen(attack, stdout=subprocess.PIPE, cwd="/", text=True) as attacker:
         assert attacker.stdout.readline() == "begun\n"
         try:
-            done = testbed.run_unchecked(f"{as_user.format(65534)} salloc --quiet -N2 -n2 bash job.sh", cwd=work, timeout=600 + 60 * count)
+            done = testbed.run_unchecked(
+                f"{as_user.format(65534)} salloc --quiet -N2 -n2 bash job.sh", cwd=work, timeout=600 + 60 * count
+            )
         finally:
             attacker.kill()
         assert attacker.stdout.read() == ""
