@@ -90,11 +90,13 @@ def checks(text):
 def run_all(names, here, seconds):
     """The Findings of the named checks of the Context `here`, in their order; `seconds` is the deadline of all."""
     pipe, writing = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)  # until what is forked would be ended with this process
     process = os.fork()
     if process == 0:
         answer(names, here, writing)
     os.close(writing)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
         text = read_until(pipe, time.monotonic() + seconds)
     finally:
         with contextlib.suppress(ProcessLookupError):  # it has ended
@@ -109,6 +111,7 @@ def answer(names, here, pipe):
     """Run checks, write their Findings to the pipe, and exit."""
     try:
         os.setsid()  # so that commands of the checks can be ended with it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
         for name in names:
             os.write(pipe, (json.dumps(run_check(name, here)) + "\n").encode())
     finally:

@@ -15,7 +15,8 @@ LAUNCH = "srun -N2 -n2 conda-python-distributed"
 def environment(testbed, venv, tmp_path_factory):
     """Shell lines that activate an environment with the packages, and a directory with the tiny model."""
     directory = tmp_path_factory.mktemp("fine-tune")
-    load = f"module load {venv}\ncd {directory}"
+    # the environment counts here as it does for users: the testbed ignores that of the tests themselves
+    load = f"unset PYTORCH_LAUNCH_ACTIVE\nmodule load {venv}\ncd {directory}"
     testbed.run(
         f"""{load}
         python -m venv --system-site-packages env

@@ -127,6 +127,22 @@ def test_a_doctor_that_is_interrupted_ends_what_it_has_started_without_a_traceba
     assert (process.communicate(timeout=300)[1], process.returncode) == ("", status)
 
 
+def test_a_doctor_that_is_interrupted_while_it_starts_its_checks_ends_them(runscripts):
+    code = """
+import os, time
+fork = os.fork
+def fork_and_interrupt():
+    process = fork()
+    if process:
+        time.sleep(1)
+        os.kill(os.getpid(), 15)
+    return process
+os.fork = fork_and_interrupt
+"""
+    command = [sys.executable, "-c", code + INTERRUPTED, runscripts]
+    assert subprocess.run(command, stdout=subprocess.PIPE, timeout=60).returncode == 143
+
+
 def test_a_switch_that_is_neither_0_nor_1_is_the_users(doctor, installation):
     done = doctor("--only", "torch", PYTORCH_LAUNCH_KEEP_PATHS="false", **installation())
     assert "PYTORCH_LAUNCH_KEEP_PATHS=false is neither 0 nor 1" in done.stdout and "bug" not in done.stdout
