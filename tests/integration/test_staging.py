@@ -176,7 +176,7 @@ echo $SIF
 srun -N2 -n2 conda-python-distributed -c 'import os; print(os.environ["APPTAINER_CONTAINER"])'
 module unload PyTorch; echo "SIF=$SIF"
 """)
-    output = testbed.run("salloc --quiet -N2 -n2 bash job.sh", cwd=work, timeout=600 + 60 * count)
+    output = testbed.run("salloc --quiet -N2 -n2 bash job.sh", cwd=work)
     first, second, path, *others = output.splitlines()
     assert first == second == path.rpartition("/")[2]
     assert path.startswith(f"{disk}/pytorch-stage-")
