@@ -135,7 +135,7 @@ def run_shown(layout, *commands):
     for command in commands:
         print(f"\n$ {command}", flush=True)
     process = subprocess.Popen(
-        ["bash", "-c", "\n".join([shell.environment_code(layout), "set -e", *commands])],
+        ["bash", "-c", "\n".join([shell.program_code(layout), "set -e", *commands])],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -89,7 +89,7 @@ def log_of(layout, recipe):
 
 
 def _run_eb(layout, recipe, script):
-    lines = [shell.environment_code(layout), "set -e", script]
+    lines = [shell.program_code(layout), "set -e", script]
     run(["bash", "-c", "\n".join(lines)], log=log_of(layout, recipe), cwd=layout.root, timeout=3600)
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import sys
 from pathlib import Path
 
 from testbed.packages import find_lmod
@@ -37,8 +36,6 @@ def environment_code(layout):
     # Lmod removes duplicates from every path that a module extends; unloading would not restore them
     path = dict.fromkeys([str(layout.bin), *os.environ.get("PATH", os.defpath).split(os.pathsep)])
     exports["PATH"] = os.pathsep.join(path)
-    if f"{sys.prefix}/bin" in path and sys.prefix != sys.base_prefix:
-        exports["PYTORCH_LAUNCH_ACTIVE"] = 0  # the environment of this program is not that of the user
     # variables of another cluster: of an allocation or an EasyBuild around this shell
     own = {name for name in os.environ if f"__CLUSTER_SET_{name}" in os.environ}  # of a loaded profile
     # env(1) accepts any name for a variable; `eval` would execute one that is not an identifier
@@ -52,6 +49,11 @@ def environment_code(layout):
         "module load pytorch-easybuild",
     ]
     return "\n".join(lines)
+
+
+def program_code(layout):
+    """Return the lines of `environment_code` for commands of a program, whose own environment is not the user's."""
+    return f"{environment_code(layout)}\nexport PYTORCH_LAUNCH_ACTIVE=0"
 
 
 def source_path(layout):

@@ -187,7 +187,7 @@ def _crowding(node, ranks, cpus):
     """What is wrong if `ranks` ranks have fewer cores together, those of `cpus`; None if they have enough."""
     if ranks <= len(node.cores(cpus)):
         return None
-    return f"{ranks} ranks share the cores of {_cpus(cpus)} on this node, and take turns on them"
+    return f"{ranks} ranks share the cores of {_cpus(cpus)} on this node"
 
 
 def _cpus(cpus):

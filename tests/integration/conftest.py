@@ -26,7 +26,7 @@ class Testbed:
 
     def run_unchecked(self, script, *, cwd=None, timeout=900, environ=None):
         """Run a bash script in a user's shell; return the completed process, output as text."""
-        lines = [script] if environ is None else [shell.environment_code(self.layout), script]
+        lines = [script] if environ is None else [shell.program_code(self.layout), script]
         return subprocess.run(
             ["bash", "-c", "\n".join(lines)],
             cwd=cwd or self.layout.root,
@@ -43,7 +43,7 @@ class Testbed:
         own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         key = tuple(sorted(own.items()))
         if key not in self.environments:
-            command = ["bash", "-c", f"{shell.environment_code(self.layout)}\nexec env --null"]
+            command = ["bash", "-c", f"{shell.program_code(self.layout)}\nexec env --null"]
             shown = subprocess.run(command, env=own, stdout=subprocess.PIPE, text=True, check=True).stdout
             entries = [entry.partition("=") for entry in shown.split("\0") if entry]
             self.environments[key] = {name: value for name, _, value in entries if name != "_"}

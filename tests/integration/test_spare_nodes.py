@@ -36,7 +36,7 @@ class Session:
 
     def __init__(self, testbed, cluster, module, directory, script):
         settings = f"export SLURM_CONF={cluster.slurm_conf} OMP_NUM_THREADS=1\nmodule load {module}"
-        command = ["bash", "-c", f"{shell.environment_code(testbed.layout)}\n{settings}\n{script}"]
+        command = ["bash", "-c", f"{shell.program_code(testbed.layout)}\n{settings}\n{script}"]
         self.log = directory / "output"
         with self.log.open("w") as log:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}

@@ -251,7 +251,7 @@ def test_ranks_crowded_on_one_core_are_told_the_remedy(lumi, job_cpus):
     for placement in placements:
         (warning,) = map(str, placement.warnings)
         assert placement.threads == 1 and warning.startswith("8 ranks share the cores of CPUs 1,65 on this node,")
-        assert warning.endswith("take turns on them. Start fewer ranks per node, or request more cores for the job")
+        assert warning.endswith(" on this node. Start fewer ranks per node, or request more cores for the job")
 
 
 def of_step(root, masks, rank, allowed, job_cpus=8):
@@ -264,7 +264,7 @@ def test_masks_of_a_step_that_overlap_are_kept_or_warned_of(laptop):
         placement = of_step(laptop, [{0}, {0}], rank, {0})
         assert (placement.cpus, placement.threads) == ({0}, 1)
         (warning,) = map(str, placement.warnings)
-        assert warning == "2 ranks share the cores of CPUs 0 on this node, and take turns on them. Give each rank more"
+        assert warning == "2 ranks share the cores of CPUs 0 on this node. Give each rank more"
     masks = [{0, 1}, {0}]  # srun --cpu-bind=mask_cpu:0x3,0x1, where the first is as wide as a job of two CPUs
     for rank, allowed in enumerate(masks):
         placement = of_step(laptop, masks, rank, allowed, job_cpus=2)
@@ -285,7 +285,7 @@ def test_without_slurm_all_cpus_are_the_jobs_or_those_of_mpirun(laptop):
     assert without_slurm(laptop, {0}, 0, 2).bind is None
     ranks = [without_slurm(laptop, {2, 3}, rank, 4, launcher={2, 3}) for rank in range(4)]
     assert binds(ranks) == ["2", "3", "2", "3"]
-    fault = "4 ranks share the cores of CPUs 2-3 on this node, and take turns on them. Start fewer ranks"
+    fault = "4 ranks share the cores of CPUs 2-3 on this node. Start fewer ranks"
     assert str(ranks[0].warnings[0]).startswith(fault)
     for rank in range(2):
         own = without_slurm(laptop, {2 + rank}, rank, 2, launcher={2, 3})
