@@ -250,7 +250,7 @@ def test_ranks_crowded_on_one_core_are_told_the_remedy(lumi, job_cpus):
     assert binds(placements) == ["1,65"] * 8
     for placement in placements:
         (warning,) = map(str, placement.warnings)
-        assert placement.threads == 1 and warning.startswith("8 ranks share the cores of CPUs 1,65 on this node,")
+        assert placement.threads == 1 and warning.startswith("8 ranks share the cores of CPUs 1,65 on this node.")
         assert warning.endswith(" on this node. Start fewer ranks per node, or request more cores for the job")
 
 
