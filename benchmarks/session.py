@@ -36,7 +36,7 @@ class Session:
 
     def environment(self, *commands):
         """The variables of a login shell on the testbed after some shell `commands`."""
-        script = "\n".join([shell.environment_code(self.layout), "set -e", *commands, "env -0"])
+        script = "\n".join([shell.program_code(self.layout), "set -e", *commands, "env -0"])
         login = {name: os.environ[name] for name in LOGIN if name in os.environ}
         entries = self.run(["bash", "-c", script], login).split("\0")
         return dict(entry.split("=", 1) for entry in entries if entry)
