@@ -58,7 +58,7 @@ def generate_digits(count: int) -> tuple[Tensor, Tensor]:
 
 def digits_set() -> Dataset:
     """Return 6,000 generated digits to train on, and 1,000 to test on: those of ladder/mnist_single.py."""
-    return Dataset(*generate_digits(6000), *generate_digits(1000), source="digits set")
+    return Dataset(*generate_digits(6000), *generate_digits(1000), source="generated digits")
 
 
 def load_dataset(directory: Path | None) -> Dataset:
