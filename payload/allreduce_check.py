@@ -238,9 +238,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="also test collectives in groups: rows of N consecutive ranks (default: 2), and the columns across them",
     )
     add("--max-size", type=size_in_bytes, metavar="SIZE", help="largest message (default: 256M with --gpu, else 16M)")
-    least = "minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)"
-    given = os.environ.get("PYTORCH_ALLREDUCE_BUSBW", "")
-    add("--threshold", type=thresholds, metavar="GB/S@SIZE", default=given, help=least)
+    add(
+        "--threshold",
+        type=thresholds,
+        metavar="GB/S@SIZE",
+        default=os.environ.get("PYTORCH_ALLREDUCE_BUSBW", ""),
+        help="minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)",
+    )
     add("--timeout", type=number(), default=120, metavar="S", help="to wait for other ranks (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.max_size is None:

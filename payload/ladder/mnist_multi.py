@@ -188,8 +188,12 @@ def train(options):
 
 def parse_arguments(description):
     parser = argparse.ArgumentParser(description=description)
-    root = os.environ.get("MNIST_ROOT") or None  # set by the module MNIST
-    parser.add_argument("--data", type=Path, default=root, help="directory of the MNIST files (default: $MNIST_ROOT)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("MNIST_ROOT") or None,  # set by the module MNIST
+        help="directory of the MNIST files (default: $MNIST_ROOT)",
+    )
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=0.003)

@@ -17,8 +17,6 @@ WAIT = 4  # steps: libraries load in the first ones, the profiler itself in the 
 WARMUP = 1
 ACTIVE = 5
 STEPS = WAIT + WARMUP + ACTIVE
-SHOWN = 10  # operations in a table
-DATA = "data"  # the name of the time in which a rank gets its batch
 
 
 class Profile:
@@ -56,7 +54,7 @@ class Profile:
         if self.profiler and not self.taken:
             self.profiler.start()
         while self.profiler:
-            with record_function(DATA):
+            with record_function("data"):  # the time in which the rank gets its batch
                 batch = next(batches, None)
             if batch is None:
                 return
@@ -72,7 +70,7 @@ class Profile:
         self.profiler.stop()
         self.profiler.export_chrome_trace(str(self.trace))
         order = f"self_{self.world.device.type}_time_total"  # by themselves
-        table = self.profiler.key_averages().table(order, row_limit=SHOWN, max_name_column_width=40)
+        table = self.profiler.key_averages().table(order, row_limit=10, max_name_column_width=40)
         print(f"profile of rank {self.world.rank}, {ACTIVE} steps:\n{table}", flush=True)
         self.profiler = None  # with its events, a million objects
 
