@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import atexit
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
@@ -30,7 +31,7 @@ class Profile:
     def __init__(self, options: argparse.Namespace, world: World, report: Callable = print):
         self.world = world
         self.taken = 0  # steps
-        self.profiler = None
+        self.profiler: Any = None
         if not options.profile:
             return
         with fail_together(world):
