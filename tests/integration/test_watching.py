@@ -68,9 +68,7 @@ export PYTHONUSERBASE={packages}"""
 
 
 @pytest.mark.thorough  # tests/unit/payload/test_metrics.py always writes and continues metrics
-def test_a_resumed_training_continues_metrics_tensorboard_wandb_mlflow(
-    testbed, container, venv, load, few_images
-):
+def test_a_resumed_training_continues_metrics_tensorboard_wandb_mlflow(testbed, container, venv, load, few_images):
     work = few_images
     start = """
 srun -N{0} -n{0} conda-python-distributed -u $PAYLOAD/mnist_ddp.py --data . --epochs 2 --modelpath run \\
