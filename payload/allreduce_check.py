@@ -229,12 +229,22 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--gpu", action="store_true", help="use NCCL between GPUs (default: gloo between CPUs)")
-    groups = "also test collectives in groups: rows of N consecutive ranks (default: 2), and the columns across them"
-    add("--groups", type=integer(1), nargs="?", const=2, metavar="N", help=groups)
+    add(
+        "--groups",
+        type=integer(1),
+        nargs="?",
+        const=2,
+        metavar="N",
+        help="also test collectives in groups: rows of N consecutive ranks (default: 2), and the columns across them",
+    )
     add("--max-size", type=size_in_bytes, metavar="SIZE", help="largest message (default: 256M with --gpu, else 16M)")
-    least = "minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)"
-    given = os.environ.get("PYTORCH_ALLREDUCE_BUSBW", "")
-    add("--threshold", type=thresholds, metavar="GB/S@SIZE", default=given, help=least)
+    add(
+        "--threshold",
+        type=thresholds,
+        metavar="GB/S@SIZE",
+        default=os.environ.get("PYTORCH_ALLREDUCE_BUSBW", ""),
+        help="minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)",
+    )
     add("--timeout", type=number(), default=120, metavar="S", help="to wait for other ranks (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.max_size is None:

@@ -151,8 +151,6 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     checkpoints = open_checkpoints(options, world)
     counts = f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
     report_world(world, report, f"data {data.source}: {counts}")
-    if options.data is None:
-        report("No MNIST data (--data or MNIST_ROOT): using generated digits")
     images = split(data, world.device, options.validation, options.seed)
 
     run, sampler = set_up(options, len(images.training[1]), world)

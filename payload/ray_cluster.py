@@ -29,8 +29,16 @@ START_SECONDS = 300
 END_SECONDS = 20
 INTERVAL = 1
 #: The variables of this rank. Ray Train numbers its workers itself, and Ray sets OMP_NUM_THREADS for each worker.
-OWN: tuple[str, ...] = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-OWN += ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+OWN = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMP_NUM_THREADS",
+)
 
 
 def ray_environment(environment: Mapping[str, str], directory: str, address: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ try:
     import optuna
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import TrialState
 except ImportError as fault:
     sys.exit(f"search.py: needs Optuna 4 or newer ({fault}). Run: pip install optuna")
 
@@ -94,7 +95,6 @@ class Search:
 
     def __init__(self, options: argparse.Namespace):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.states = optuna.trial.TrialState
         self.options = options
         self.stopped = 0  # the number of the signal
         self.child: Any = None
@@ -139,13 +139,13 @@ class Search:
     def next_trial(self):
         """Return a trial to train and its lock; None if there are enough, done or in training."""
         while True:
-            count = self.count_running() + len(self.trials(self.states.COMPLETE, self.states.PRUNED))
-            if count >= self.options.trials and not self.trials(self.states.WAITING):
+            count = self.count_running() + len(self.trials(TrialState.COMPLETE, TrialState.PRUNED))
+            if count >= self.options.trials and not self.trials(TrialState.WAITING):
                 return None
             trial = self.study.ask(dict(self.options.space))
             name = trial.user_attrs.get(DIRECTORY, f"trial-{trial.number:04}")  # the one before, if it was queued again
             lock = lock_trial(self.options.study / name)
-            if self.study.trials[trial.number].state == self.states.RUNNING:
+            if self.study.trials[trial.number].state == TrialState.RUNNING:
                 trial.set_user_attr(DIRECTORY, name)
                 return trial, lock
             lock.close()  # another process took the trial for killed before it was locked, and queued it again
@@ -153,13 +153,13 @@ class Search:
     def count_running(self) -> int:
         """Return the number of trials that a process trains; a trial that was killed is queued again."""
         count = 0
-        for trial in self.trials(self.states.RUNNING):
+        for trial in self.trials(TrialState.RUNNING):
             if DIRECTORY not in trial.user_attrs:
                 continue  # its process has not locked it yet
             name = trial.user_attrs[DIRECTORY]
             try:
                 with lock_trial(self.options.study / name, fcntl.LOCK_NB):
-                    self.study.tell(trial.number, state=self.states.FAIL)
+                    self.study.tell(trial.number, state=TrialState.FAIL)
                     self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
                     print(f"{name}: its process is gone; it will be resumed", flush=True)
             except BlockingIOError:
@@ -185,14 +185,14 @@ class Search:
             if status == 0 and value is not None:
                 self.study.tell(trial, value)
             elif NOT_FINITE in log.read_text(errors="replace")[-4096:]:  # a result: the learning rate is too large
-                self.study.tell(trial, state=self.states.PRUNED)
+                self.study.tell(trial, state=TrialState.PRUNED)
             else:
-                self.study.tell(trial, state=self.states.FAIL)
+                self.study.tell(trial, state=TrialState.FAIL)
                 raise TrainingError(f"training failed: status {status}, {self.options.metric} {value}. Read {log}")
 
     def report(self) -> None:
         """Print the trials, best first."""
-        trials = self.trials(self.states.COMPLETE)
+        trials = self.trials(TrialState.COMPLETE)
         for trial in sorted(trials, key=lambda trial: trial.value, reverse=not self.options.minimize):
             print(f"{trial.user_attrs[DIRECTORY]}  {self.options.metric} {trial.value:.5g}  {trial.params}", flush=True)
 
@@ -205,10 +205,21 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add("--study", type=path, metavar="DIR", required=True, help="directory of the study, shared by all processes")
     add("--trials", type=integer(1), metavar="N", required=True, help="number of trials in the study")
     add("--one", action="store_true", help="train one trial, then exit")
-    space = "LOW..HIGH, log:LOW..HIGH or A,B,C, passed to the script as --NAME; once for each hyper-parameter"
-    add("--space", type=parameter, metavar="NAME=VALUES", action="append", required=True, help=space)
-    metric = "value in metrics.jsonl, of the last epoch (default: %(default)s)"
-    add("--metric", type=text, default="accuracy", metavar="NAME", help=metric)
+    add(
+        "--space",
+        type=parameter,
+        metavar="NAME=VALUES",
+        action="append",
+        required=True,
+        help="LOW..HIGH, log:LOW..HIGH or A,B,C, passed to the script as --NAME; once for each hyper-parameter",
+    )
+    add(
+        "--metric",
+        type=text,
+        default="accuracy",
+        metavar="NAME",
+        help="value in metrics.jsonl, of the last epoch (default: %(default)s)",
+    )
     add("--minimize", action="store_true", help="minimize the metric (default: maximize)")
     return parser.parse_args(arguments)
 

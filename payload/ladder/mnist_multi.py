@@ -51,10 +51,10 @@ def generate_digits(count):
     glyphs = small.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)  # [10, 21, 15]
     torch.manual_seed(count)
     labels = torch.randint(10, (count,))
-    images = torch.randint(100, (count, 28, 28))
+    images = torch.randint(50, (count, 28, 28))
     for image, label in zip(images, labels):
         top, left = torch.randint(7, (2,)).tolist()
-        image[top : top + 21, left : left + 15] += 155 * glyphs[label]
+        image[top : top + 21, left : left + 15] += 205 * glyphs[label]
     return images.to(torch.uint8), labels
 
 
@@ -188,8 +188,12 @@ def train(options):
 
 def parse_arguments(description):
     parser = argparse.ArgumentParser(description=description)
-    root = os.environ.get("MNIST_ROOT") or None  # set by the module MNIST
-    parser.add_argument("--data", type=Path, default=root, help="directory of the MNIST files (default: $MNIST_ROOT)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("MNIST_ROOT") or None,  # set by the module MNIST
+        help="directory of the MNIST files (default: $MNIST_ROOT)",
+    )
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=0.003)

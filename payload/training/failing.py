@@ -39,17 +39,8 @@ def fail_in_one_line() -> Iterator[None]:
     """Exit if the ``with`` block raises, with a line; an unexpected fault has its traceback before it."""
     try:
         yield
-        return
     except TrainingError as error:
-        fault = str(error)
+        sys.exit(f"{rank_name()}: {error}")
     except Exception as error:
-        first = f"{error}".strip().partition("\n")[0].rstrip(" .:") or type(error).__name__
-        if type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
-            fault = (
-                f"--compile: the network cannot be compiled ({first}). Put a C++ compiler on PATH or set CXX "
-                "(on GPUs: Triton and a C compiler), or omit --compile"
-            )
-        else:
-            traceback.print_exc()
-            fault = f"{type(error).__name__}: {error}"
-    sys.exit(f"{rank_name()}: {fault}")
+        traceback.print_exc()
+        sys.exit(f"{rank_name()}: {type(error).__name__}: {error}")

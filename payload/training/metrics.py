@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Records the values of each epoch in metrics.jsonl, as curves, with TensorBoard, Weights & Biases and MLflow."""
+"""Records the values of each epoch in metrics.jsonl, and with TensorBoard, Weights & Biases and MLflow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from training import TrainingError
 from training.files import write_file, writing
 from training.values import in_one_line, json_settings, number
 
-PICTURE = "curves.png"
 METRICS_FILE = "metrics.jsonl"
 Values = Mapping[str, object]
 
@@ -34,21 +33,6 @@ def read_epochs(path: Path, key: str = "epoch") -> list[dict]:
             values[key] += 0  # a number
             epochs.append(values)
     return epochs
-
-
-def draw_curves(lines: list[dict], picture: Path, key: str) -> None:
-    """Draw the losses in ``lines`` over ``key`` as a PNG; a failure ends no training."""
-    try:
-        from matplotlib.figure import Figure
-
-        axes = Figure(layout="constrained").add_subplot(xlabel=key)
-        for name in lines[-1]:
-            if "loss" in name:
-                axes.plot([line[key] for line in lines], [line.get(name) for line in lines], "o-", label=name)
-        axes.legend()
-        axes.figure.savefig(picture)
-    except Exception as error:  # matplotlib, its settings and its fonts can raise anything
-        print(f"no {picture} ({error}). If matplotlib is missing: pip install matplotlib", flush=True)
 
 
 class Tracker(NamedTuple):
@@ -119,10 +103,9 @@ class Metrics:
     ...     metrics.epoch(3, loss=0.09, accuracy=98.1, ...)
 
     ``metrics.jsonl`` holds one JSON object per epoch, or per what else ``key`` numbers. ``first_epoch`` is the
-    number of completed epochs: lines of later epochs are removed, so that a resumed training repeats none. A ``with``
-    block draws the losses at its end, unless an exception ends it. ``options`` are logged to the programs that they
-    name: ``tensorboard``, ``wandb`` (a project) and ``mlflow``. Raises TrainingError if a file cannot be written or a
-    package is missing.
+    number of completed epochs: lines of later epochs are removed, so that a resumed training repeats none. ``options``
+    are logged to the programs that they name, which a ``with`` block closes at its end: ``tensorboard``, ``wandb`` (a
+    project) and ``mlflow``. Raises TrainingError if a file cannot be written or a package is missing.
     """
 
     def __init__(self, directory: Path | None, *, options: Values, first_epoch: int = 0, key: str = "epoch"):
@@ -170,5 +153,3 @@ class Metrics:
     def __exit__(self, fault: type[BaseException] | None, *_: object) -> None:
         for name, tracker in self.trackers.items():
             attempt(name, tracker.close, int(fault is not None))
-        if self.directory and self.lines and fault is None:
-            draw_curves(self.lines, self.directory / PICTURE, self.key)

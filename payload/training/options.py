@@ -69,11 +69,18 @@ class Interval(NamedTuple):
 def parse_interval(text: str) -> Interval:
     """Return the interval of ``500``, ``90s``, ``30m`` or ``1.5h``; argparse.ArgumentTypeError for other texts."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh])|(\d{1,9})", text)
-    if match and match[3] and int(match[3]) > 0:
-        return Interval(steps=int(match[3]))
-    if match and match[1] and float(match[1]) > 0:
-        return Interval(seconds=float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]])
+    if match:
+        length, unit, steps = match.groups(default="0")
+        if int(steps):
+            return Interval(steps=int(steps))
+        if float(length):
+            return Interval(seconds=float(length) * {"s": 1, "m": 60, "h": 3600}[unit])
     raise argparse.ArgumentTypeError(f"must be a number of steps, or a time such as 90s, 30m or 2h, found {text}")
+
+
+def ranks(given: str) -> list[int]:
+    """Return the ranks in ``0`` or ``0,8``, for argparse."""
+    return sorted({integer(0)(word) for word in given.split(",")})
 
 
 def training_parser(description: str, *, lr: float, batch_size: int, unit: str) -> OneLineParser:
@@ -82,70 +89,79 @@ def training_parser(description: str, *, lr: float, batch_size: int, unit: str) 
     add = parser.add_argument
     add("--gpu", action="store_true", help="one GPU per rank, with NCCL (default: CPU, with gloo)")
     add("--lr", type=number(), default=lr, help="peak learning rate (default: %(default)s)")
-    size = "per step, over all ranks (default: %(default)s)"
-    add("--batch-size", type=integer(1), default=batch_size, metavar=unit, help=size)
+    add(
+        "--batch-size",
+        type=integer(1),
+        default=batch_size,
+        metavar=unit,
+        help="per step, over all ranks (default: %(default)s)",
+    )
     add("--seed", type=integer(0), default=0, help="for the weights and the order (default: %(default)s)")
-    return parser
-
-
-def add_speed(parser: argparse.ArgumentParser, compiled: str) -> None:
-    """Add the options about speed, and the time to wait for other ranks."""
-    add = parser.add_argument
     add("--bf16", action="store_true", help="compute in bfloat16; weights stay float32")
-    add("--compile", action="store_true", help=f"compile the {compiled}; requires a C++ compiler or Triton")
+    add("--compile", action="store_true", help="compile the network; requires a C++ compiler or Triton")
     add("--timeout", type=number(), default=300, metavar="SECONDS", help="to wait for others (default: %(default)s)")
-
-
-def ranks(given: str) -> list[int]:
-    """Return the ranks in ``0`` or ``0,8``, for argparse."""
-    return sorted({integer(0)(word) for word in given.split(",")})
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options about what a training writes and reports."""
-    add = parser.add_argument
-    modelpath = "write checkpoints and results to DIR; the next start resumes from there"
-    add("--modelpath", type=path, metavar="DIR", help=modelpath)
+    add(
+        "--modelpath",
+        type=path,
+        metavar="DIR",
+        help="write checkpoints and results to DIR; the next start resumes from there",
+    )
     add("--keep", type=integer(1), default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
     add("--restart", action="store_true", help="delete the checkpoints in DIR and start from scratch")
-    profile = "profile a few steps, and write traces to DIR (default: profile)"
-    add("--profile", type=path, nargs="?", const=Path("profile"), metavar="DIR", help=profile)
+    add(
+        "--profile",
+        type=path,
+        nargs="?",
+        const=Path("profile"),
+        metavar="DIR",
+        help="profile a few steps, and write traces to DIR (default: profile)",
+    )
     add("--profile-ranks", type=ranks, default=[0], metavar="RANKS", help="such as 0,8 (default: 0)")
     add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
     add("--wandb", type=text, metavar="PROJECT", help="also report to Weights & Biases")
     add("--mlflow", action="store_true", help="also report to MLflow, where MLFLOW_TRACKING_URI says")
     add("--health", action="store_true", help="report the slowest rank after each epoch")
+    return parser
 
 
 def parse_arguments(arguments: list[str], description: str = "") -> argparse.Namespace:
     """Return the options of mnist_ddp.py; exit with a line and status 2 if one is invalid."""
     parser = training_parser(description, lr=0.01, batch_size=256, unit="SAMPLES")
     add = parser.add_argument
-    files = "directory of the MNIST files (default: $MNIST_ROOT, else generated digits)"
-    add("--data", type=path, metavar="DIR", default=os.environ.get("MNIST_ROOT") or None, help=files)
+    add(
+        "--data",
+        type=path,
+        metavar="DIR",
+        default=os.environ.get("MNIST_ROOT") or None,
+        help="directory of the MNIST files (default: $MNIST_ROOT, else generated digits)",
+    )
     add("--epochs", type=integer(1), default=3, help="(default: %(default)s)")
     add("--batch-per-rank", type=integer(1), metavar="SAMPLES", help="per step on each rank; overrides --batch-size")
-    warmup = "during which the learning rate rises to its peak (default: a quarter of all)"
-    add("--warmup", type=float, metavar="EPOCHS", help=warmup)
-    validation = "of the training images to hold out: epochs report their accuracy; the test runs at the end"
-    add("--validation", type=number(0, 0.99), metavar="SHARE", help=validation)
-    add_speed(parser, "network")
-    add_output(parser)
-    options = parse(parser, arguments)
-    check_warmup(parser, options.warmup, options.epochs)
-    return options
+    add(
+        "--warmup",
+        type=float,
+        metavar="EPOCHS",
+        help="during which the learning rate rises to its peak (default: a quarter of all)",
+    )
+    add(
+        "--validation",
+        type=number(0, 0.99),
+        metavar="SHARE",
+        help="of the training images to hold out: epochs report their accuracy; the test runs at the end",
+    )
+    return parse(parser, arguments, length="epochs")
 
 
-def parse(parser: OneLineParser, arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the options of a training script; exit with a line and status 2 if they contradict each other."""
+def parse(parser: OneLineParser, arguments: list[str], length: str) -> argparse.Namespace:
+    """Return the options of a training script, of which ``length`` is the one with the length of the training.
+
+    Exits with a line and status 2 if options contradict each other.
+    """
     options = parser.parse_args(arguments)
     for name in ("restart", "tensorboard", "wandb", "mlflow"):
         if getattr(options, name, None) and not options.modelpath:
             parser.error(f"--{name} needs --modelpath")
+    whole = getattr(options, length)
+    if options.warmup is not None and not 0 <= options.warmup < whole:
+        parser.error(f"--warmup must be from 0 to below {whole}, the whole training, found {options.warmup}")
     return options
-
-
-def check_warmup(parser: OneLineParser, warmup: float | None, length: int) -> None:
-    """Exit with a line and status 2 if a warm-up is not shorter than the training."""
-    if warmup is not None and not 0 <= warmup < length:
-        parser.error(f"--warmup must be from 0 to below {length}, the whole training, found {warmup}")

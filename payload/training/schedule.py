@@ -6,13 +6,8 @@ from __future__ import annotations
 import torch
 
 
-def learning_rate_factor(step: int, steps: int, rise: int | None = None) -> float:
-    """Return the share of the peak learning rate: it rises for ``rise`` steps, then falls to 0.
-
-    By default it rises for a quarter of the steps.
-    """
-    if rise is None:
-        rise = steps // 4
+def learning_rate_factor(step: int, steps: int, rise: int) -> float:
+    """Return the share of the peak learning rate: it rises for ``rise`` steps, then falls to 0."""
     return min((step + 1) / (rise + 1), (steps - step) / (steps - rise))
 
 

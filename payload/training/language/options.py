@@ -6,18 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
-from training.options import (
-    Interval,
-    add_output,
-    add_speed,
-    check_warmup,
-    integer,
-    number,
-    parse,
-    parse_interval,
-    path,
-    training_parser,
-)
+from training.options import Interval, integer, number, parse, parse_interval, path, training_parser
 
 HEAD_WIDTH = 64
 FEWEST_HEADS = 4  # small models have narrower heads, which ranks can divide among them
@@ -52,33 +41,65 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add = parser.add_argument
     add("--size", choices=SHAPES, default="1M", help="parameters of the model, about (default: %(default)s)")
     add("--context", type=integer(1), default=128, metavar="BYTES", help="length of a window (default: %(default)s)")
-    text = "a file with the text (default: the source of Python's standard library)"
-    add("--data", type=path, metavar="FILE", help=text)
+    add(
+        "--data",
+        type=path,
+        metavar="FILE",
+        help="a file with the text (default: the source of Python's standard library)",
+    )
     add("--steps", type=integer(1), default=100, help="(default: %(default)s)")
-    micro_batch = "on a rank at a time; gradients accumulate (default: a rank's share of --batch-size)"
-    add("--micro-batch", type=integer(1), metavar="WINDOWS", help=micro_batch)
-    warmup = "during which the learning rate rises to its peak (default: a tenth of all)"
-    add("--warmup", type=integer(0), metavar="STEPS", help=warmup)
+    add(
+        "--micro-batch",
+        type=integer(1),
+        metavar="WINDOWS",
+        help="on a rank at a time; gradients accumulate (default: a rank's share of --batch-size)",
+    )
+    add(
+        "--warmup",
+        type=integer(0),
+        metavar="STEPS",
+        help="during which the learning rate rises to its peak (default: a tenth of all)",
+    )
     add(
         "--clip", type=number(), default=1.0, metavar="NORM", help="largest norm of the gradient (default: %(default)s)"
     )
-    replicas = "copies of the model, each divided among consecutive ranks (default: %(default)s)"
-    add("--replicas", type=integer(1), default=1, metavar="N", help=replicas)
-    tensor = "consecutive ranks that divide heads and layers of each block (default: %(default)s)"
-    add("--tensor", type=integer(1), default=1, metavar="N", help=tensor)
+    add(
+        "--replicas",
+        type=integer(1),
+        default=1,
+        metavar="N",
+        help="copies of the model, each divided among consecutive ranks (default: %(default)s)",
+    )
+    add(
+        "--tensor",
+        type=integer(1),
+        default=1,
+        metavar="N",
+        help="consecutive ranks that divide heads and layers of each block (default: %(default)s)",
+    )
     add("--recompute", action="store_true", help="activation checkpointing: less memory, more time")
-    interval = "between two lines with the validation loss (default: a tenth of all)"
-    add("--interval", type=integer(1), metavar="STEPS", help=interval)
-    peak = "of a device in bfloat16: lines end with the utilisation, the share of this peak"
-    add("--peak-tflops", type=number(), metavar="N", help=peak)
-    add_speed(parser, "blocks")
-    add_output(parser)
-    every = "write a checkpoint every 500 steps, or every 90s, 30m or 2h (default: 30m)"
-    add("--every", type=parse_interval, default=Interval(seconds=1800), metavar="STEPS|TIME", help=every)
-    options = parse(parser, arguments)
+    add(
+        "--interval",
+        type=integer(1),
+        metavar="STEPS",
+        help="between two lines with the validation loss (default: a tenth of all)",
+    )
+    add(
+        "--peak-tflops",
+        type=number(),
+        metavar="N",
+        help="of a device in bfloat16: lines end with the utilisation, the share of this peak",
+    )
+    add(
+        "--every",
+        type=parse_interval,
+        default=Interval(seconds=1800),
+        metavar="STEPS|TIME",
+        help="write a checkpoint every 500 steps, or every 90s, 30m or 2h (default: 30m)",
+    )
+    options = parse(parser, arguments, length="steps")
     if options.tensor > 1 and (options.compile or options.health):
         parser.error("--tensor: not with --compile or --health, as ranks wait for each other within a block")
-    check_warmup(parser, options.warmup, options.steps)
     if options.warmup is None:
         options.warmup = options.steps // 10
     options.interval = options.interval or max(1, options.steps // 10)

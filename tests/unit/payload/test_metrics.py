@@ -1,4 +1,4 @@
-"""What each epoch reached: the lines of metrics.jsonl over interruptions, and the curves."""
+"""What each epoch reached: the lines of metrics.jsonl over interruptions, and the programs that show them."""
 
 import json
 import math
@@ -8,16 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from training import TrainingError, metrics
+from training import TrainingError
 from training.metrics import Metrics, read_epochs
 
 VALUES = {"loss": 0.25, "accuracy": 97.5, "images_per_second": 13000.0, "seconds": 4.5, "world_size": 4}
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Leave the picture out: it takes most of the time."""
-    monkeypatch.setattr(metrics, "draw_curves", lambda *_: True)
 
 
 def write_record(directory, epochs, *, first_epoch=0, **values):
@@ -31,14 +25,14 @@ def numbers(directory):
 
 
 @pytest.mark.parametrize(("first_epoch", "again", "expected"), [(2, [3, 4], [1, 2, 3, 4]), (0, [1], [1])])
-def test_a_training_that_resumes_or_begins_anew_repeats_no_epoch(tmp_path, undrawn, first_epoch, again, expected):
+def test_a_training_that_resumes_or_begins_anew_repeats_no_epoch(tmp_path, first_epoch, again, expected):
     write_record(tmp_path, [1, 2, 3])
     write_record(tmp_path, again, first_epoch=first_epoch)
     assert numbers(tmp_path) == expected
 
 
 @pytest.mark.parametrize("damage", [b'{"epoch": null}\n', b"\xff\0\n", b"1\n", b'{"epoch": 3, "loss": 0.1'])
-def test_a_line_that_is_damaged_costs_that_line_alone(tmp_path, undrawn, damage):
+def test_a_line_that_is_damaged_costs_that_line_alone(tmp_path, damage):
     write_record(tmp_path, [1, 2])
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + damage)
@@ -61,7 +55,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize(("value", "kept"), KEPT.values(), ids=KEPT)
-def test_any_numbers_under_any_names_are_recorded_and_kept_by_a_training_that_resumes(tmp_path, undrawn, value, kept):
+def test_any_numbers_under_any_names_are_recorded_and_kept_by_a_training_that_resumes(tmp_path, value, kept):
     for epoch in (1, 2):
         with Metrics(tmp_path, options={}, first_epoch=epoch - 1) as log:
             log.epoch(epoch, mean_absolute_error=value, my_number=7)
@@ -71,31 +65,13 @@ def test_any_numbers_under_any_names_are_recorded_and_kept_by_a_training_that_re
 
 @pytest.mark.parametrize("value", [[1, 2], torch.ones(2), {"loss": 1}, b"1"])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_value_that_is_no_number_is_an_error_at_the_call(tmp_path, undrawn, value, is_first):
+def test_a_value_that_is_no_number_is_an_error_at_the_call(tmp_path, value, is_first):
     log = Metrics(tmp_path if is_first else None, options={})
     with pytest.raises(TrainingError, match="^mean_absolute_error: "):
         log.epoch(1, mean_absolute_error=value)
 
 
-def test_a_training_that_was_stopped_leaves_at_once(tmp_path):
-    with pytest.raises(SystemExit), Metrics(tmp_path, options={}) as log:
-        log.epoch(1, **VALUES)
-        sys.exit(75)
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_without_matplotlib_or_values_no_picture_is_drawn_and_the_training_continues(tmp_path, monkeypatch, capsys):
-    with Metrics(tmp_path, options={}):
-        pass
-    assert capsys.readouterr().out == ""
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    write_record(tmp_path, [1])
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"no {tmp_path}/curves.png (") and line.endswith("pip install matplotlib")
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_a_record_that_cannot_be_written_ends_the_training_with_one_sentence(tmp_path, undrawn, limit_files):
+def test_a_record_that_cannot_be_written_ends_the_training_with_one_sentence(tmp_path, limit_files):
     message = "metrics.jsonl: cannot be written .File too large.. The files before it are undamaged: free some space"
     with limit_files(40), pytest.raises(TrainingError, match=message):
         write_record(tmp_path, [1])
@@ -121,7 +97,7 @@ def server_of_mlflow(monkeypatch, **calls):
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(**calls))
 
 
-def test_a_server_that_fails_ends_no_training_and_its_password_is_not_printed(tmp_path, undrawn, monkeypatch, capsys):
+def test_a_server_that_fails_ends_no_training_and_its_password_is_not_printed(tmp_path, monkeypatch, capsys):
     server_of_mlflow(monkeypatch, log_metrics=fail, end_run=fail)
     with Metrics(tmp_path, options={"mlflow": True}) as log:
         log.epoch(1, **VALUES)

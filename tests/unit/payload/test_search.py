@@ -26,8 +26,8 @@ def distribution(kind):
 @pytest.fixture
 def search(monkeypatch):
     """The module, with a stand-in for Optuna, which is not in the environment of the unit tests."""
-    for name in ("optuna", "optuna.distributions", "optuna.storages", "optuna.storages.journal"):
-        monkeypatch.setitem(sys.modules, name, MagicMock())
+    for name in ("", ".distributions", ".storages", ".storages.journal", ".trial"):
+        monkeypatch.setitem(sys.modules, f"optuna{name}", MagicMock())
     for kind in ("Categorical", "Float", "Int"):
         setattr(sys.modules["optuna.distributions"], f"{kind}Distribution", distribution(kind))
     monkeypatch.delitem(sys.modules, "search", raising=False)
