@@ -88,6 +88,9 @@ class Run:
         if self.best[1] == "min":
             self.position.smaller_is_better = True
 
+    def settle(self) -> None:
+        """Bring the position up to date before a sharded checkpoint; a subclass may define it."""
+
     def save(self, checkpoints: Any) -> str | None:
         """Write a checkpoint and return its path; without any, do nothing. All ranks end if a weight is not finite."""
         return checkpoints.save(self) if checkpoints else None

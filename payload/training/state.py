@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -40,19 +40,23 @@ def inner_network(network: nn.Module) -> nn.Module:
             return network
 
 
+def is_shared(subject: Any) -> bool:
+    """Return whether all ranks have the same state of an object in ``extra``: it is a network or an optimizer."""
+    return isinstance(subject, (nn.Module, torch.optim.Optimizer))
+
+
 def parts_of(run: Any) -> dict[str, Any]:
     """Return network, optimizer, and the networks and optimizers in ``extra``, by their names in a checkpoint."""
     parts = {"model": run.network, "optimizer": run.optimizer}
     for name, subject in run.extra.items():
-        if isinstance(subject, (nn.Module, torch.optim.Optimizer)):
+        if is_shared(subject):
             parts[f"extra[{name!r}]"] = subject
     return parts
 
 
 def own_objects(run: Any) -> dict[str, Any]:
     """Return the objects in ``extra`` of which each rank may have another state."""
-    parts = parts_of(run)
-    return {name: subject for name, subject in run.extra.items() if f"extra[{name!r}]" not in parts}
+    return {name: subject for name, subject in run.extra.items() if not is_shared(subject)}
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -157,12 +161,6 @@ def schedule_state(schedule: Any) -> Any:
     return {name: value for name, value in schedule.state_dict().items() if not callable(value)}
 
 
-def position_numbers(position: Any) -> dict[str, int | float]:
-    """Return the numbers of a position, a dataclass; raise TrainingError for a field that is no number."""
-    names = [field.name for field in fields(position)]
-    return {name: number(getattr(position, name), f"position.{name}") for name in names}
-
-
 def gather_state(run: Any, tensors: dict[str, Tensor] | None = None) -> dict[str, Any] | None:
     """Return, on rank 0, the state of a run as plain values; all ranks call it.
 
@@ -175,7 +173,7 @@ def gather_state(run: Any, tensors: dict[str, Tensor] | None = None) -> dict[str
         parts = {name: encode(state_of(subject, name), name, tensors) for name, subject in parts_of(run).items()}
         objects = {name: state_of(subject, f"extra[{name!r}]") for name, subject in own_objects(run).items()}
         values = {
-            "position": position_numbers(run.position),
+            "position": {name: number(value, f"position.{name}") for name, value in asdict(run.position).items()},
             "schedule": encode(schedule_state(run.schedule), "schedule"),
             "random": encode(random_state(world.device), "random state"),
             "extra": encode(objects, "extra"),

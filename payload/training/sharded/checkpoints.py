@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import suppress
+from concurrent import futures
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,26 +20,24 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from training import TrainingError
 from training.checkpoint import Checkpoints, Run, delete, loading, read
 from training.distributed import World, broadcast, fail_together
-from training.files import sync_directory, temporary_name, write_file, writing
+from training.files import sync_directory, temporary_name, write_file
 from training.finite import check_weights
 from training.options import Interval
 from training.sharded.state import check_forms, new_tensors
-from training.sharded.storage import CHECKSUMS, VALUES, ShardWriter, copy_to_host, find_damage, list_checksums
+from training.sharded.storage import CHECKSUMS, VALUES, ShardWriter, checksum_line, copy_to_host
 from training.state import REMEDY, check_identity, gather_state, load_state
-from training.values import dump
+from training.values import dump, in_one_line
 
 HALF_HOUR = Interval(seconds=1800)
 QUESTION_STEPS = 8  # between the questions whether a checkpoint is due by the clock of rank 0
-OLD_MANIFEST = "manifest.json"  # in checkpoints of release 1.1.0 and before
 
 
 class ShardedCheckpoints(Checkpoints):
     """Checkpoints to which each rank writes a part: the directory ``step-00000500`` was written after 500 steps.
 
-    Use it as a context manager: its end waits for what is being written. The position of a run has a ``step``; a method
-    ``settle()`` of the run, if it has one, is called before a save. A rank that has written its part waits for the
-    others for at most ``timeout`` seconds. Raises TrainingError with torch before 2.7: it would save tensors that the
-    training changes meanwhile.
+    Use it as a context manager: its end waits for what is being written. The position of a run has a ``step``;
+    ``settle()`` of the run is called before a save. A rank that has written its part waits for the others for at most
+    ``timeout`` seconds. Raises TrainingError with torch before 2.7.
     """
 
     pattern = re.compile(r"step-\d{8,}")
@@ -55,8 +53,6 @@ class ShardedCheckpoints(Checkpoints):
         self.began = time.monotonic()
         self.group: dist.ProcessGroup | None = None
         self.writing: Any = None  # the future of an asynchronous save
-        self.copies: dict[str, Tensor] = {}  # in host memory
-        self.temporary = directory  # of the checkpoint that is being written
         self.step = -1  # of the newest checkpoint, complete or being written
 
     def __enter__(self) -> ShardedCheckpoints:
@@ -65,100 +61,102 @@ class ShardedCheckpoints(Checkpoints):
         return self
 
     def __exit__(self, kind, *_) -> None:
-        try:
-            if kind is None:
-                self.wait()
-            elif self.writing:  # other ranks may be training: they write their parts with this one, and no more
-                with suppress(BaseException):
-                    self.writing.result()
-        finally:
-            dist.destroy_process_group(self.group)
-            self.group = None
+        if kind is None:
+            self.wait()
+        elif self.writing:  # other ranks may be training: they write their parts with this one, and no more
+            futures.wait([self.writing])
+        dist.destroy_process_group(self.group)
 
     def path_after(self, step: int) -> Path:
         return self.directory / f"step-{step:08}"
 
-    def collect(self, run: Run) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+    def collect(self, run: Run) -> Any:
         """Return the tensors of a run by their names, and on rank 0 the rest of its state."""
         tensors: dict[str, Tensor] = {}
         values = gather_state(run, tensors)
         with fail_together(self.world):
+            if getattr(run.position, "epoch", 0):
+                raise TrainingError(
+                    "position.epoch: sharded checkpoints are named by position.step. Count all steps of the run "
+                    "there, and leave position.epoch 0"
+                )
             check_forms(run, tensors)
         return tensors, values
 
     def save_if_due(self, run: Run) -> None:
         """Start a checkpoint if one is due; call it after every step."""
         step = run.position.step
-        is_due = self.every.steps > 0 and step % self.every.steps == 0
-        if self.every.seconds and step % QUESTION_STEPS == 0:
+        is_due = False
+        if self.every.steps:
+            is_due = step % self.every.steps == 0
+        elif step % QUESTION_STEPS == 0:
             is_due = broadcast(time.monotonic() - self.began >= self.every.seconds, self.world)
         if is_due:
             self.start(run)
 
     def save(self, run: Run) -> str:
         """Write a checkpoint and return its path when it is complete; a step that is saved is not written again."""
-        self.wait()
-        require_steps(run.position)
         if self.step != run.position.step:
             self.start(run)
-            self.wait()
+        self.wait()
         return str(self.path_after(self.step))
 
     def start(self, run: Run) -> None:
         """Copy the state to host memory, after the checkpoint before is complete, and begin to write it."""
         self.wait()
-        if hasattr(run, "settle"):
-            run.settle()  # brings its position up to date
-        require_steps(run.position)
+        run.settle()
         check_weights(run.network.parameters(), self.world)
         tensors, values = self.collect(run)
         path = self.path_after(run.position.step)
         temporary = broadcast(temporary_name(path), self.world)
         self.writing = dcp.async_save(
-            copy_to_host(tensors, self.copies),
+            copy_to_host(tensors),
             storage_writer=ShardWriter(temporary, partial(self.complete, temporary, path, dump(values))),
             # of a tensor that all ranks have, such as a buffer, rank 0's: DistributedDataParallel uses that one
             planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
             process_group=self.group,
         )
-        self.temporary = temporary
         self.step = run.position.step
         self.began = time.monotonic()
 
     def complete(self, temporary: Path, path: Path, values: memoryview, checksums: str) -> None:
         """Write what is no tensor, give the checkpoint its name, and delete the oldest ones; rank 0 calls it."""
         write_file(temporary / VALUES, values)
-        checksums += list_checksums(temporary, [".metadata", VALUES])
+        checksums += checksum_line(temporary / ".metadata") + checksum_line(temporary / VALUES)
         write_file(temporary / CHECKSUMS, checksums.encode())
-        if path.exists():  # a damaged one
-            delete(path)
+        delete(path)  # if there is one, it is damaged
         temporary.rename(path)
         sync_directory(self.directory)
         self.delete_outdated(path)
 
     def wait(self) -> None:
-        """Return when the checkpoint that is being written is complete; if a rank failed, delete it and end all."""
+        """Return when the checkpoint that is being written is complete; end all ranks if one could not write."""
         if not self.writing:
             return
-        future = self.writing
+        with fail_together(self.world):
+            try:
+                self.writing.result()
+            except dcp.CheckpointException as error:  # the same on all ranks, with the errors of those that failed
+                raise TrainingError(
+                    f"{self.directory}: the checkpoint cannot be written. Is the disk full? {error}"
+                ) from None
         self.writing = None
-        try:
-            with fail_together(self.world), writing(self.path_after(self.step)):
-                try:
-                    future.result()
-                except dcp.CheckpointException as error:  # the same on all ranks, with the errors of those that failed
-                    if self.world.rank in error.failures:
-                        raise error.failures[self.world.rank][0] from None
-        except BaseException:
-            self.step = -1
-            if self.world.rank == 0:
-                delete(self.temporary)
-            raise
 
     def find_damage(self, path: Path) -> str | None:
-        if (path / OLD_MANIFEST).exists():
+        """Return what is wrong with this rank's share of the files of a checkpoint."""
+        if (path / "manifest.json").exists():
             raise TrainingError(f"{path}: written by release 1.1.0 or older. Resume it with that release, or {REMEDY}")
-        return find_damage(path, self.world)
+        try:
+            text = (path / CHECKSUMS).read_text("ascii")
+            if not text.endswith(f"  {VALUES}\n"):  # the last line
+                return "a checksum is missing"
+            for line in text.splitlines(keepends=True)[self.world.rank :: self.world.size]:
+                _, name = line.rstrip().split("  ")
+                if checksum_line(path / name) != line:
+                    return f"wrong checksum of {name}"
+        except (FileNotFoundError, ValueError) as error:
+            return in_one_line(error)
+        return None
 
     def load(self, run: Run, path: Path) -> None:
         """Continue a run from a checkpoint.
@@ -168,18 +166,8 @@ class ShardedCheckpoints(Checkpoints):
         with fail_together(self.world), loading(path):
             saved = read(path / VALUES)
             check_identity(path, saved, run)
-            reader = dcp.FileSystemReader(path)
-            tensors = new_tensors(run, reader.read_metadata())
-        dcp.load(tensors, storage_reader=reader, process_group=self.group)
+            tensors = new_tensors(run, dcp.FileSystemReader(path).read_metadata())
+        dcp.load(tensors, checkpoint_id=path, process_group=self.group)
         with fail_together(self.world), loading(path):
             load_state(run, saved, tensors)
         self.step = run.position.step
-
-
-def require_steps(position: Any) -> None:
-    """Raise TrainingError if the steps of a position begin again with each epoch: they name the checkpoints."""
-    if getattr(position, "epoch", 0):
-        raise TrainingError(
-            "position.epoch: sharded checkpoints are named by position.step. Count all steps of the run there, and "
-            "leave position.epoch 0"
-        )

@@ -8,7 +8,7 @@ these, in the form of ``sha256sum``, in ``checkpoint.sha256``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,58 +17,25 @@ from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.futures import Future
 
-from training.distributed import World
-from training.values import in_one_line
-
 VALUES = "values.pt"
 CHECKSUMS = "checkpoint.sha256"
-PIECE = 2**24  # bytes that are read at a time
 
 
-def checksum_of(file: Path) -> str:
-    """Return the SHA-256 of a file."""
+def checksum_line(file: Path) -> str:
+    """Return the SHA-256 and the name of a file, as ``sha256sum`` prints them."""
     found = hashlib.sha256()
     with file.open("rb") as content:
-        while piece := content.read(PIECE):
+        while piece := content.read(2**24):
             found.update(piece)
-    return found.hexdigest()
+    return f"{found.hexdigest()}  {file.name}\n"
 
 
-def list_checksums(directory: Path, names: Iterable[str]) -> str:
-    """Return a line with the checksum of each of these files."""
-    return "".join(f"{checksum_of(directory / name)}  {name}\n" for name in names)
-
-
-def find_damage(path: Path, world: World) -> str | None:
-    """Return what is wrong with this rank's share of the files of a checkpoint."""
-    try:
-        text = (path / CHECKSUMS).read_text("ascii")
-        if not text.endswith(f"  {VALUES}\n"):  # the last line
-            return f"{CHECKSUMS} is too short"
-        for line in text[:-1].split("\n")[world.rank :: world.size]:
-            checksum, name = line.split("  ")
-            if checksum_of(path / name) != checksum:
-                return f"wrong checksum of {name}"
-    except (FileNotFoundError, ValueError) as error:
-        return in_one_line(error)
-    return None
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """Return the part of a DTensor that this rank has; another tensor as it is."""
-    return getattr(tensor, "_local_tensor", tensor)
-
-
-def copy_to_host(tensors: Mapping[str, Tensor], copies: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Copy tensors to host memory, that of ``copies`` where they fit; return the copies by part and name."""
+def copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return copies of tensors in host memory, by part and name."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        if name in copies and copies[name].shape == tensor.shape:
-            local_part(copies[name]).copy_(local_part(tensor))
-        else:
-            copies[name] = tensor.to("cpu", copy=True)
         part, _, rest = name.partition(".")
-        parts.setdefault(part, {})[rest] = copies[name]
+        parts.setdefault(part, {})[rest] = tensor.to("cpu", copy=True)
     return parts
 
 
@@ -80,21 +47,19 @@ class ShardWriter(FileSystemWriter):
         self.complete = complete
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Return the copies; torch would copy them to new memory."""
+        """Return the copies; torch would copy them again."""
         return state_dict
 
     def write_data(self, plan, planner) -> Future[Any]:
         """Write the tensors of this rank; return what was written, and the checksums of the files."""
-        try:
-            written = super().write_data(plan, planner).wait()
-        except RuntimeError as error:  # torch.save hides the reason, such as a full disk: "unexpected pos"
-            raise error.__context__ or error from None
+        written = super().write_data(plan, planner).value()
         names = {result.storage_data.relative_path for result in written}
         result: Future[Any] = Future()
-        result.set_result((written, list_checksums(Path(self.path), names)))
+        result.set_result((written, "".join(checksum_line(self.path / name) for name in names)))
         return result
 
     def finish(self, metadata: Metadata, results: list[Any]) -> None:
         """Complete the checkpoint, after all ranks have written; only rank 0 calls it."""
-        super().finish(metadata, [written for written, _ in results])
-        self.complete("".join(checksums for _, checksums in results))
+        written, checksums = zip(*results)
+        super().finish(metadata, list(written))
+        self.complete("".join(checksums))

@@ -14,7 +14,6 @@ import torch
 from launching import PAYLOAD, launch, run_code
 from small_runs import equal, flip_bit
 from training.sharded import Interval, ShardedCheckpoints, parse_interval
-from training.sharded.storage import find_damage
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +98,9 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_then_replaced(copy,
 
 def test_a_bit_that_is_flipped_in_any_file_is_found_and_so_is_one_that_is_missing_or_short(copy, alone, draw):
     path = copy / "checkpoints" / "step-00000009"
-    assert find_damage(path, alone) is None
+    one = ShardedCheckpoints(path.parent, alone)
+    two = [ShardedCheckpoints(path.parent, alone._replace(rank=rank, size=2)) for rank in range(2)]
+    assert one.find_damage(path) is None
     files = sorted(path.iterdir())
     assert len(files) == 6
     for file in files:
@@ -107,10 +108,10 @@ def test_a_bit_that_is_flipped_in_any_file_is_found_and_so_is_one_that_is_missin
         place = draw.randrange(len(content))
         for damage in (lambda: flip_bit(file, place), lambda: os.truncate(file, place), file.unlink):  # noqa: B023
             damage()
-            assert find_damage(path, alone), file
-            assert any(find_damage(path, alone._replace(rank=rank, size=2)) for rank in range(2))
+            assert one.find_damage(path), file
+            assert any(each.find_damage(path) for each in two)
             file.write_bytes(content)
-    assert find_damage(path, alone) is None
+    assert one.find_damage(path) is None
 
 
 def test_another_network_other_options_and_an_older_release_are_refused_in_one_sentence(copy, start):
@@ -127,14 +128,15 @@ def test_another_network_other_options_and_an_older_release_are_refused_in_one_s
 
 
 @pytest.mark.parametrize("every", [1, 100])
-def test_a_full_disk_is_one_line_and_nothing_half_done(copy, start, every):
+def test_a_full_disk_ends_all_ranks_and_the_checkpoints_before_stay(copy, start, resumed, every):
     shutil.rmtree(copy / "checkpoints" / "step-00000009")
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
     ranks = start(2, copy, "--every", every, change=limit).wait(status=1)
-    (error,) = [line for rank in ranks for line in rank.stderr.splitlines() if line]
-    step = 7 if every == 1 else 9
-    assert f"step-0000000{step}: cannot be written (File too large). The files before" in error
-    assert names(copy) == ["step-00000006"]
+    assert f"{copy / 'checkpoints'}: the checkpoint cannot be written. Is the disk full?" in ranks[0].stderr
+    assert ranks[1].stderr == ""
+    assert [name for name in names(copy) if name.startswith("step-")] == ["step-00000006"]
+    assert resumed(copy)[0] == "6"
+    assert names(copy) == ["step-00000006", "step-00000009"]
 
 
 def stopped(ranks, rank):
