@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from training import TrainingError
-from training.distributed import fail_together, gather
+from training.distributed import World, fail_together, gather
 from training.values import comparable, decode, dump, encode, number, read_back
 
 REMEDY = "choose another directory with --modelpath, or start from scratch with --restart"
@@ -227,7 +227,7 @@ def check_identity(path: Path, saved: Mapping[str, Any], run: Any) -> None:
         then["data="] = now["data="]
     changed = [name for name in {**now, **then} if comparable(then.get(name)) != comparable(now.get(name))]
     if changed:
-        found = [f"{name} {then.get(name)} (now {now.get(name)})" for name in changed[:9]]
+        found = [f"{name} {then.get(name)} (now {now.get(name)})" for name in changed]
         raise TrainingError(f"{path}: written with {', '.join(found)}. Use the same options and data, {REMEDY}")
     for name, most in run.limits.items():
         if saved["position"][name] > most:
@@ -236,24 +236,26 @@ def check_identity(path: Path, saved: Mapping[str, Any], run: Any) -> None:
 
 def load_state(run: Any, saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Continue a run, after ``check_identity``; raises torch's errors if a part does not fit."""
-    rank, size, device, _ = run.world
+    world = run.world
     for name, subject in parts_of(run).items():
         load_object(subject, decode(saved[name], tensors))
     if run.schedule is not None:
         run.schedule.load_state_dict(decode(saved["schedule"], tensors))
     for name, subject in own_objects(run).items():
         states = [one[name] for one in saved["each"]]
-        load_object(subject, decode(state_for(states, name, rank, size), tensors))
+        load_object(subject, decode(state_for(states, name, world), tensors))
     for name, value in saved["position"].items():
         setattr(run.position, name, value)
-    if len(saved["random"]) == size:  # those of other ranks cannot be assigned: the seeds stay
-        set_random_state(decode(saved["random"][rank], tensors), device)
+    if len(saved["random"]) == world.size:  # those of other ranks cannot be assigned: the seeds stay
+        set_random_state(decode(saved["random"][world.rank], tensors), world.device)
 
 
-def state_for(states: list[Any], name: str, rank: int, size: int) -> Any:
+def state_for(states: list[Any], name: str, world: World) -> Any:
     """Return which of the states of an object a rank continues; ValueError if they are of other ranks, and differ."""
-    if len(states) == size:
-        return states[rank]
+    if len(states) == world.size:
+        return states[world.rank]
     if len({bytes(dump(state)) for state in states}) > 1:
-        raise ValueError(f"extra {name!r} is of {len(states)} ranks, each with its own, and these are {size} ranks")
+        raise ValueError(
+            f"extra {name!r} is of {len(states)} ranks, each with its own, and these are {world.size} ranks"
+        )
     return states[0]

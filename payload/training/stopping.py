@@ -31,9 +31,7 @@ class StopSignals:
 
     def __init__(self, world: World, *, interval: int = 16, enabled: bool = True):
         self.world = world
-        self.signals: tuple[signal.Signals, ...] = ()
-        if enabled:
-            self.signals = SIGNALS
+        self.signals = SIGNALS if enabled else ()
         self.interval = interval
         self.calls = 0
         self.noted = 0  # the number of the signal that this rank received; 0: none

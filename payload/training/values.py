@@ -26,11 +26,6 @@ ARRAY = "training.array"
 TENSOR = "training.tensor"
 
 
-def type_name(value: object) -> str:
-    """Return the type of a value for a message."""
-    return f"a value of type {type(value).__module__}.{type(value).__qualname__}"
-
-
 def in_one_line(error: BaseException) -> str:
     """Return the text of an error in one line."""
     return " ".join(str(error).split())[:400] or type(error).__name__
@@ -49,7 +44,7 @@ def number(value: Any, name: str) -> int | float:
     """Return a number of Python, NumPy or torch as one of Python; raise TrainingError with ``name`` for others."""
     found = to_json(value, name, "a number")
     if type(found) not in (int, float):
-        raise TrainingError(f"{name}: {type_name(value)}. Give a number")
+        raise TrainingError(f"{name}: {type(value)}. Give a number")
     return found
 
 
@@ -67,7 +62,7 @@ def json_value(value: Any) -> Any:
         return os.fsdecode(value)
     if hasattr(value, "item"):  # of NumPy or torch
         return value.item()
-    raise TypeError(f"{type_name(value)} cannot be compared with that of a checkpoint")
+    raise TypeError(f"{type(value)} cannot be compared with that of a checkpoint")
 
 
 def comparable(value: Any) -> Any:
@@ -94,7 +89,7 @@ def encode(value: Any, name: str, tensors: dict[str, Tensor] | None = None) -> A
         return items
     if type(value).__module__ == "numpy" and value.dtype.kind in "biufU":
         return {ARRAY: value.tolist(), "of": (value.dtype.str, value.shape)}
-    raise TrainingError(f"{name}: {type_name(value)}. A checkpoint holds numbers, texts, lists, dicts and tensors")
+    raise TrainingError(f"{name}: {type(value)}. A checkpoint holds numbers, texts, lists, dicts and tensors")
 
 
 def encode_tensor(tensor: Tensor, name: str, tensors: dict[str, Tensor] | None) -> Any:
