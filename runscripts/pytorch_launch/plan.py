@@ -67,7 +67,7 @@ def make_plan(env, node=None, *, virtual=False):
     check_directory(env, submit_directory(env))
     node = node or read_node(programs=programs_of_mpi())
     world = discover(env, node.host)
-    own = _without_strays(env, world)
+    own = {name: value for name, value in env.items() if name not in world.strays}
     if virtual:
         own[VIRTUAL] = "1"
     meeting = _choose_meeting(own, world, node)
@@ -105,10 +105,6 @@ def make_plan(env, node=None, *, virtual=False):
         changes={name: value for name, value in decided.items() if env.get(name) != value},
         warnings=_reported(world, of_rank, of_node, of_launch),
     )
-
-
-def _without_strays(env, world):
-    return {name: value for name, value in env.items() if name not in world.strays}
 
 
 def _choose_directories(env, world, node):

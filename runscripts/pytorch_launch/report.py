@@ -20,7 +20,6 @@ def line(plan, env):
         f"{_describe_cpus(placement)}, NUMA node {cpu_list(placement.numa) or 'unknown'}, "
         f"OMP_NUM_THREADS {threads or 'not set'}",
         f"Python of {plan.python or 'the module'}",
-        f"caches in {_describe_caches(plan.caches)}",
         f"exported before: {', '.join(overridden) or 'nothing'}",
     ]
     return "; ".join(parts)
@@ -31,12 +30,6 @@ def _describe_cpus(placement):
     if placement.bind is not None:
         cpus += " (bound)"
     return cpus
-
-
-def _describe_caches(caches):
-    if caches is None or caches.directory is None:
-        return "their default places"
-    return caches.directory
 
 
 def describe_gpu(devices):
