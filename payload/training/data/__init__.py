@@ -47,11 +47,11 @@ def generate_digits(count: int) -> tuple[Tensor, Tensor]:
     rows = [[pixel == "#" for pixel in row] for row in GLYPHS.split()]
     small = torch.tensor(rows).view(7, 10, 5).transpose(0, 1)
     glyphs = small.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)  # [10, 21, 15]
-    torch.manual_seed(count)
-    labels = torch.randint(10, (count,))
-    images = torch.randint(50, (count, 28, 28))
+    generator = torch.Generator().manual_seed(count)  # the program's own random numbers stay as they are
+    labels = torch.randint(10, (count,), generator=generator)
+    images = torch.randint(50, (count, 28, 28), generator=generator)
     for image, label in zip(images, labels):
-        top, left = torch.randint(7, (2,)).tolist()
+        top, left = torch.randint(7, (2,), generator=generator).tolist()
         image[top : top + 21, left : left + 15] += 205 * glyphs[label]
     return images.to(torch.uint8), labels
 
