@@ -226,7 +226,9 @@ def main(options: argparse.Namespace) -> None:
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; the thresholds of the profile are the default."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     add = parser.add_argument
     add("--gpu", action="store_true", help="use NCCL between GPUs (default: gloo between CPUs)")
     add(

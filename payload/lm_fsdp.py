@@ -132,8 +132,16 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> Run:
         optimizer, lambda step: learning_rate_factor(step, options.steps, options.warmup)
     )
     settings = {name: getattr(options, name) for name in SETTINGS}
-    limits = {"step": options.steps}
-    return Run(network, optimizer, schedule, settings, world, limits, text.fingerprint, tensor=options.tensor)
+    return Run(
+        network,
+        optimizer,
+        schedule,
+        settings,
+        world,
+        limits={"step": options.steps},
+        data=text.fingerprint,
+        tensor=options.tensor,
+    )
 
 
 class Training(NamedTuple):
@@ -154,9 +162,14 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     with ExitStack() as stack:
         checkpoints = None
         if options.modelpath:
-            settings = {"keep": options.keep, "every": options.every, "timeout": options.timeout}
-            directory = options.modelpath / "checkpoints"
-            checkpoints = stack.enter_context(ShardedCheckpoints(directory, world, **settings))
+            checkpoints = ShardedCheckpoints(
+                options.modelpath / "checkpoints",
+                world,
+                keep=options.keep,
+                every=options.every,
+                timeout=options.timeout,
+            )
+            stack.enter_context(checkpoints)
             checkpoints.prepare(restart=options.restart)
         text = open_text(options.data, options.context, world)
         with fail_together(world):
@@ -203,7 +216,7 @@ def train_steps(training: Training) -> None:
     run.start_clock()
     for inputs, labels in profile.batches(health.batches(batches(options, run, training.text))):
         norm = take_step(options, run, inputs, labels)
-        progress.update(position.step, lambda: stop.watch(run.mean_loss()))
+        progress.update(position.step, run.mean_loss)
         if position.step % options.interval == 0 or position.step == options.steps:
             run.settle()
             end_interval(training, norm, health)
@@ -212,11 +225,7 @@ def train_steps(training: Training) -> None:
             training.checkpoints.save_if_due(run)
         if position.step < options.steps and stop.agreed():
             file = run.save(training.checkpoints)
-            training.report(
-                f"{stop.name}: stopped after {position.step} steps, saved in {file}. "
-                "Run the same command again to resume"
-            )
-            raise SystemExit(stop.status)
+            stop.leave(training.report, f"{position.step} steps", file)
 
 
 def end_interval(training: Training, norm: Tensor, health: Health) -> None:
@@ -248,10 +257,5 @@ def save_weights(run: Run, path: Path) -> None:
             save_model(weights, path)
 
 
-def main(options: argparse.Namespace) -> None:
-    """Train; exit with status 1 and one last line that names the rank and its fault if that fails."""
-    run_training(train, options, interval=STOP_INTERVAL)
-
-
 if __name__ == "__main__":
-    main(OPTIONS)
+    run_training(train, OPTIONS, interval=STOP_INTERVAL)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 from training.options import parse_arguments
@@ -29,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from training.checkpoint import Checkpoints, Run, open_checkpoints, save_model
-from training.data import GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
+from training.data import Dataset, GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, sum_over_ranks
 from training.failing import run_training
 from training.finite import check_loss
@@ -40,6 +41,15 @@ from training.profiling import Profile
 from training.progress import Progress, report_world, reporter
 from training.schedule import learning_rate_factor
 from training.stopping import StopSignals
+
+
+def load_data(directory: Path | None) -> Dataset:
+    """Return MNIST from the IDX files in ``directory``; without one, the generated digits of mnist_single.py."""
+    if directory:
+        return load_dataset(directory)
+    from ladder.mnist_single import generate_digits
+
+    return Dataset._make([*generate_digits(6000), *generate_digits(1000), "generated digits"])
 
 
 def sum_of_losses(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> Tensor:
@@ -79,7 +89,7 @@ def train_epoch(
         position.step += 1
         position.samples += batch_size
         # the mean over this rank's samples: the other ranks may be at another step
-        progress.update(position.step, lambda: stop.watch(loss_sum.item() * world.size / position.samples))
+        progress.update(position.step, lambda: loss_sum.item() * world.size / position.samples)
         if stop.agreed():
             break
     # Reading the sum waits for the device and for all ranks, so the clock may stop after it.
@@ -147,7 +157,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     """Train on this rank, from where the last start left --modelpath; only rank 0 prints and writes."""
     report = reporter(world)
     with fail_together(world):
-        data = load_dataset(options.data)
+        data = load_data(options.data)
     checkpoints = open_checkpoints(options, world)
     counts = f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
     report_world(world, report, f"data {data.source}: {counts}")
@@ -160,21 +170,17 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     position = run.position
     if file:
         report(f"resuming after {position.epoch} epochs and {position.step} steps, from {file}")
-    if position.epoch == options.epochs:
-        report("Training is already complete")
     with fail_together(world):
         directory = None if world.rank else options.modelpath  # rank 0 writes
         metrics = Metrics(directory, options=vars(options), first_epoch=position.epoch)
     with metrics:
         train_epochs(Training(options, run, sampler, images, checkpoints, metrics, stop, report))
-        test_accuracy = accuracy(run, *images.test)
-        if options.modelpath and world.rank == 0:  # before the metrics close: a fault there does not cost the model
-            save_model(run.network.state_dict(), options.modelpath / "mnist_ddp.pt")
-
-    report(f"test accuracy: {test_accuracy:.2f} %")
-    report(f"training time: {position.seconds:.1f} s")
-    if options.modelpath:
-        report(f"model written to {options.modelpath / 'mnist_ddp.pt'}")
+        report(f"test accuracy: {accuracy(run, *images.test):.2f} %")
+        report(f"training time: {position.seconds:.1f} s")
+        if options.modelpath and world.rank == 0:
+            path = options.modelpath / "mnist_ddp.pt"
+            save_model(run.network.state_dict(), path)
+            report(f"model written to {path}")
 
 
 def train_epochs(training: Training) -> None:
@@ -201,11 +207,7 @@ def train_epochs(training: Training) -> None:
         check_loss(loss_sum, name, run.world)
         file = run.save(training.checkpoints)
         if position.epoch < options.epochs and stop.agreed(now=True):
-            training.report(
-                f"{stop.name}: stopped after {position.epoch} epochs and {position.step} steps, "
-                f"saved in {file}. Run the same command again to resume"
-            )
-            raise SystemExit(stop.status)
+            stop.leave(training.report, f"{position.epoch} epochs and {position.step} steps", file)
 
 
 def end_epoch(training: Training, name: str, health: Health) -> None:
@@ -231,10 +233,5 @@ def end_epoch(training: Training, name: str, health: Health) -> None:
         training.metrics.epoch(position.epoch, **values)
 
 
-def main(options: argparse.Namespace) -> None:
-    """Train; exit with status 1 and one last line that names the rank and its fault if that fails."""
-    run_training(train, options)
-
-
 if __name__ == "__main__":
-    main(OPTIONS)
+    run_training(train, OPTIONS)

@@ -34,7 +34,7 @@ except ImportError as fault:
 
 from training import NOT_FINITE, TrainingError
 from training.options import OneLineParser, integer, path, text
-from training.signals import SIGNALS, STOPPED, end_at_once, end_no_more, status_of
+from training.signals import SIGNALS, STOPPED, status_of
 
 KILLED_SECONDS = 5  # until this process is killed too, if it is the step that is killed and not the training alone
 DIRECTORY = "directory"  # the attribute of a trial with the name of its directory
@@ -199,7 +199,7 @@ class Search:
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     """Return the options; exit with a line and status 2 if one is invalid."""
-    parser = OneLineParser(description=__doc__.splitlines()[0])
+    parser = OneLineParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     add = parser.add_argument
     add("command", nargs="+", metavar="SCRIPT OPTION", help="after --: the training script with its options")
     add("--study", type=path, metavar="DIR", required=True, help="directory of the study, shared by all processes")
@@ -232,7 +232,6 @@ def main(arguments: list[str]) -> None:
         search = Search(parse_arguments(arguments))
         for number in SIGNALS:
             signal.signal(number, search.stop)
-        end_no_more()
         search.run()
     except (TrainingError, OSError, ValueError) as error:  # ValueError: of Optuna, for another space
         sys.exit(f"search.py: {error}")
@@ -241,5 +240,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    end_at_once()
     main(sys.argv[1:])

@@ -8,8 +8,6 @@ are called inside it, by all ranks.
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -50,7 +48,7 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
     """Join the ranks for the duration of a ``with`` block: NCCL between GPUs, gloo between CPUs.
 
     A rendezvous or a collective that takes longer than ``timeout`` seconds fails. Raises TrainingError
-    if the environment is invalid, no GPU is visible, the rendezvous fails, or the ranks run different programs.
+    if the environment is invalid, no GPU is visible, or the rendezvous fails.
     A world of one rank needs no port, so any number of them can run on one host.
     """
     rank, size, local_rank = read_ranks(environment)
@@ -72,33 +70,13 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
             "reach it; if another process uses the port, export another MASTER_PORT"
         ) from None
     with leave_afterwards(use_gpu):
-        world = World(rank, size, device, host_group)
-        if size > 1:
-            check_programs(world)
-        yield world
+        yield World(rank, size, device, host_group)
 
 
 def init_process_group(backend: str, rank: int, size: int, limit: timedelta) -> None:
     """Create the default group; a world of one rank has a store in its own memory."""
     store = dist.HashStore() if size == 1 else None  # None: torch's variables
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=limit, store=store)
-
-
-def check_programs(world: World) -> None:
-    """End all ranks if one runs another program, or other options, than rank 0: two launches met at one port.
-
-    In a job step whose tasks start two programs each, rank 0 of one can meet rank 1 of the other.
-    """
-    # torch.distributed.launch gives each rank such an option
-    command = [word for word in sys.argv if not word.startswith(("--local-rank", "--local_rank"))]
-    first = broadcast(command, world)
-    with fail_together(world):
-        if command != first:
-            raise TrainingError(
-                f"the ranks run different programs: rank 0 {shlex.join(first)}, rank {world.rank} "
-                f"{shlex.join(command)}. Launch each program on its own, or export another MASTER_PORT for one; pass "
-                "what differs between the ranks of one program as variables"
-            )
 
 
 @contextmanager
@@ -171,27 +149,19 @@ def batch_scheduling() -> Iterator[None]:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-class Ranks(NamedTuple):
-    """The numbers of a rank that a launcher sets."""
-
-    rank: int
-    size: int
-    local_rank: int
-
-
-def read_ranks(environment: Mapping[str, str]) -> Ranks:
+def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
     """Return rank, world size and local rank; (0, 1, 0) with neither RANK nor WORLD_SIZE set.
 
     Source: https://docs.pytorch.org/docs/stable/distributed.html, "Environment variable
     initialization". Raises TrainingError if a variable is missing or invalid.
     """
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
-        return Ranks(0, 1, 0)
+        return 0, 1, 0
     given = {name: environment.get(name, "not set") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     if all(value.isdecimal() for value in given.values()):
-        ranks = Ranks(*map(int, given.values()))
-        if ranks.rank < ranks.size:
-            return ranks
+        rank, size, local_rank = map(int, given.values())
+        if rank < size:
+            return rank, size, local_rank
     variables = ", ".join(f"{name}={value}" for name, value in given.items())
     raise TrainingError(
         f"invalid variables of a rank: {variables}. Start the script with a launcher that sets all of them, such as "

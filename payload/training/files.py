@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -45,18 +44,5 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def sync_directory(directory: Path) -> None:
-    """Write the entries of ``directory`` to the disk, so that a new file survives a power failure."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # the file system does not support it: fsync(2)
-            raise
-    finally:
-        os.close(descriptor)

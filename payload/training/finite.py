@@ -15,10 +15,10 @@ from training.distributed import World, fail_together
 REMEDY = "Use a smaller --lr, or check the data; a run that has checkpoints needs --restart for other options"
 
 
-def check_loss(loss: float, when: str, world: World | None = None) -> None:
+def check_loss(loss: float, when: str, world: World) -> None:
     """Raise TrainingError, on rank 0, if a ``loss`` that all ranks have is not finite; the other ranks exit."""
     if not math.isfinite(loss):
-        if world and world.rank:
+        if world.rank:
             raise SystemExit(1)
         raise TrainingError(f"the loss of {when} {NOT_FINITE}: {loss}. {REMEDY}")
 

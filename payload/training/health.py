@@ -17,7 +17,6 @@ from training.distributed import World, gather
 # Steps at the start that are not timed: libraries load, and DistributedDataParallel rebuilds its buckets in the
 # second one, for which it waits for rank 0.
 UNTIMED = 2
-TIMED_ONE_IN = 8  # on a GPU: recording a pair of events takes some microseconds
 MOST_TIMED = 256  # the newest steps of an epoch: the events of a GPU are kept until its end
 
 
@@ -72,7 +71,7 @@ class Health:
     def begin_step(self) -> None:
         self.begun += 1
         self.times = None
-        if self.begun > UNTIMED and (self.on_cpu or self.begun % TIMED_ONE_IN == 0):
+        if self.begun > UNTIMED:
             self.times = []
         self.record()
 

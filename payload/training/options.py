@@ -12,10 +12,7 @@ from typing import NamedTuple
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Reports a wrong command line in one line, on rank 0 alone, and exits with status 2; accepts whole names only."""
-
-    def __init__(self, **settings):
-        super().__init__(allow_abbrev=False, **settings)
+    """Reports a wrong command line in one line, on rank 0 alone, and exits with status 2."""
 
     def error(self, message: str):
         if os.environ.get("RANK") not in (None, "", "0"):  # all ranks have the same command line, and end with it
@@ -85,7 +82,7 @@ def ranks(given: str) -> list[int]:
 
 def training_parser(description: str, *, lr: float, batch_size: int, unit: str) -> OneLineParser:
     """Return a parser of the options that all training scripts have, with these defaults; ``unit`` is of the batch."""
-    parser = OneLineParser(description=description)
+    parser = OneLineParser(description=description, allow_abbrev=False)
     add = parser.add_argument
     add("--gpu", action="store_true", help="one GPU per rank, with NCCL (default: CPU, with gloo)")
     add("--lr", type=number(), default=lr, help="peak learning rate (default: %(default)s)")

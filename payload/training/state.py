@@ -26,7 +26,7 @@ REMEDY = "choose another directory with --modelpath, or start from scratch with 
 COUNTS = ("epoch", "step", "samples", "loss_sum")  # of a position: the same numbers on all ranks
 MACHINE_OPTIONS = ("fused", "foreach", "capturable")  # of an optimizer: they depend on the device
 COMPILED = "_orig_mod."  # in the names of a module that torch.compile has wrapped
-OLDER: dict[str, Any] = {"best": ("accuracy", "max"), "data": None, "extra": []}  # not in those of 1.1.0
+OLDER = {"best": ("accuracy", "max"), "data": None, "extra": ()}  # not in those of 1.1.0
 
 
 def inner_network(network: nn.Module) -> nn.Module:
@@ -203,7 +203,7 @@ def check_counts(positions: list[dict[str, int | float]]) -> None:
         found = {str(position.get(name)) for position in positions}
         if len(found) > 1:
             raise TrainingError(
-                f"position.{name} differs between the ranks: {', '.join(sorted(found)[:9])}. Set it to the sum over "
+                f"position.{name} differs between the ranks: {', '.join(sorted(found))}. Set it to the sum over "
                 "all ranks (training.distributed.sum_over_ranks)"
             )
 

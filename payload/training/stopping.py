@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
 from training.distributed import World
-from training.signals import INTERRUPTED, SIGNALS, STOPPED, end_no_more, shield_processes, status_of
+from training.signals import INTERRUPTED, SIGNALS, STOPPED, shield_processes, status_of
 
-NO_SIGNAL = 2**16  # above all signals: this rank's loss is not finite
 AGAIN_SECONDS = 1  # an earlier repetition of Ctrl-C is the same one, forwarded by the launcher
 
 
@@ -41,7 +41,6 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if self.signals:
-            end_no_more()
             self.shield.enter_context(shield_processes())
         self.previous = {number: signal.signal(number, self.note) for number in self.signals}
         return self
@@ -53,12 +52,6 @@ class StopSignals:
                 signal.default_int_handler(number, frame)
             self.interrupted = self.interrupted or now
         self.noted = number
-
-    def watch(self, loss: float) -> float:
-        """Return ``loss``, of this rank; if it is not finite, the ranks agree to stop."""
-        if not math.isfinite(loss):
-            self.noted = self.noted or NO_SIGNAL
-        return loss
 
     def agreed(self, *, now: bool = False) -> bool:
         """Return whether to stop here: the same answer on all ranks, all of which must call it.
@@ -80,14 +73,15 @@ class StopSignals:
         return self.received > 0
 
     @property
-    def name(self) -> str:
-        """The name of the signal that was agreed on, such as SIGTERM."""
-        return signal.Signals(self.received).name
-
-    @property
     def status(self) -> int:
         """The exit status of a run that was stopped: ``STOPPED``, or ``INTERRUPTED`` after Ctrl-C."""
         return status_of(self.received)
+
+    def leave(self, report: Callable[[str], None], done: str, file: str | None) -> NoReturn:
+        """Report what is ``done``, and the checkpoint in ``file``, and exit with ``status``."""
+        name = signal.Signals(self.received).name
+        report(f"{name}: stopped after {done}, saved in {file}. Run the same command again to resume")
+        raise SystemExit(self.status)
 
     def __exit__(self, _kind: object, fault: BaseException | None, _traceback: object) -> None:
         self.shield.close()

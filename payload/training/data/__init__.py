@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The images that the payload trains on, generated for sites without the MNIST files, and their order for the ranks."""
+"""The images that the payload trains on, and their order for the ranks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,6 @@ from training.schedule import epoch_order
 # Mean and standard deviation of the pixels of MNIST's training images, on a scale of 0 to 1.
 PIXEL_MEAN = 0.1307
 PIXEL_DEVIATION = 0.3081
-GLYPHS = """
-.###...#...###.#####...#.#####..##.#####.###..###.
-#...#.##..#...#...#...##.#.....#.......##...##...#
-#..##..#......#..#...#.#.####.#.......#.#...##...#
-#.#.#..#....##....#.#..#.....#####...#...###..####
-##..#..#...#.......######....##...#.#...#...#....#
-#...#..#..#....#...#...#.#...##...#.#...#...#...#.
-.###..###.#####.###....#..###..###..#....###..##..
-"""  # the digits 0 to 9, each 5 pixels wide and 7 high
 
 
 class Dataset(NamedTuple):
@@ -42,32 +33,8 @@ class Dataset(NamedTuple):
     source: str
 
 
-def generate_digits(count: int) -> tuple[Tensor, Tensor]:
-    """Return noisy images of digits at random places, and their labels: the same bytes on every rank and platform."""
-    rows = [[pixel == "#" for pixel in row] for row in GLYPHS.split()]
-    small = torch.tensor(rows).view(7, 10, 5).transpose(0, 1)
-    glyphs = small.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)  # [10, 21, 15]
-    generator = torch.Generator().manual_seed(count)  # the program's own random numbers stay as they are
-    labels = torch.randint(10, (count,), generator=generator)
-    images = torch.randint(50, (count, 28, 28), generator=generator)
-    for image, label in zip(images, labels):
-        top, left = torch.randint(7, (2,), generator=generator).tolist()
-        image[top : top + 21, left : left + 15] += 205 * glyphs[label]
-    return images.to(torch.uint8), labels
-
-
-def digits_set() -> Dataset:
-    """Return 6,000 generated digits to train on, and 1,000 to test on: those of ladder/mnist_single.py."""
-    return Dataset(*generate_digits(6000), *generate_digits(1000), source="generated digits")
-
-
-def load_dataset(directory: Path | None) -> Dataset:
-    """Return MNIST from the IDX files in ``directory``, or the digits set without a directory.
-
-    Raises TrainingError if a file is missing or damaged.
-    """
-    if not directory:
-        return digits_set()
+def load_dataset(directory: Path) -> Dataset:
+    """Return MNIST from the IDX files in ``directory``; TrainingError if a file is missing or damaged."""
     return Dataset._make([*read_mnist(directory), str(directory)])
 
 

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from training import TrainingError
 from training.checkpoint import Checkpoints, Run, delete, loading, read
 from training.distributed import World, broadcast, fail_together
-from training.files import sync_directory, temporary_name, write_file
+from training.files import temporary_name, write_file
 from training.finite import check_weights
 from training.options import Interval
 from training.sharded.state import check_forms, new_tensors
@@ -126,7 +126,6 @@ class ShardedCheckpoints(Checkpoints):
         write_file(temporary / CHECKSUMS, checksums.encode())
         delete(path)  # if there is one, it is damaged
         temporary.rename(path)
-        sync_directory(self.directory)
         self.delete_outdated(path)
 
     def wait(self) -> None:

@@ -74,11 +74,12 @@ def test_lone_runs_count_together_two_ranks_once_and_a_world_that_fell_apart_is_
 @pytest.mark.slow
 def test_the_textbooks_images_and_network_are_the_examples():
     torch = pytest.importorskip("torch")
-    from training.data import digits_set, normalise
+    from mnist_ddp import load_data
+    from training.data import normalise
 
     from benchmarks.programs import textbook_mnist
 
-    data = digits_set()
+    data = load_data(None)
     image, label = textbook_mnist.Images(data.train_images[:8], data.train_labels[:8])[7]
     assert torch.allclose(image, normalise(data.train_images[:8], torch.device("cpu"))[7], atol=1e-6)
     assert label == data.train_labels[7]

@@ -47,12 +47,12 @@ def run_alone(tmp_path):
 @pytest.fixture(scope="session")
 def write_mnist():
     """Write images and labels as the four IDX files of MNIST."""
-    from training.data import digits_set
+    from mnist_ddp import load_data
     from training.data.idx import NAMES
 
     def write(directory, train_count, test_count):
         directory.mkdir(parents=True)
-        for name, tensor, count in zip(NAMES, digits_set(), (train_count, train_count, test_count, test_count)):
+        for name, tensor, count in zip(NAMES, load_data(None), (train_count, train_count, test_count, test_count)):
             sizes = b"".join(size.to_bytes(4, "big") for size in tensor[:count].shape)
             content = bytes(tensor[:count].flatten().tolist())
             (directory / name).write_bytes(bytes([0, 0, 8, tensor.dim()]) + sizes + content)

@@ -141,7 +141,7 @@ def update(progress, step, mean_loss, update=Progress.update):
     update(progress, step, mean_loss)
 
 Progress.update = update
-mnist_ddp.main(mnist_ddp.parse_arguments({arguments!r}))
+mnist_ddp.run_training(mnist_ddp.train, mnist_ddp.parse_arguments({arguments!r}))
 """
 
 

@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import stat
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -211,17 +210,6 @@ def test_a_saved_model_replaces_the_old_one_and_readers_see_one_of_them_whole(tm
         assert reader.read() == "old"
     assert torch.equal(torch.load(path, weights_only=True)["weight"], STATE["weight"])
     assert os.listdir(tmp_path) == ["model.pt"]
-
-
-def test_a_file_system_that_cannot_bring_directories_to_the_disk_is_no_hindrance(tmp_path, monkeypatch):
-    def fsync(descriptor, real=os.fsync):
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    save_model(STATE, tmp_path / "model.pt")
-    assert (tmp_path / "model.pt").exists()
 
 
 def test_a_mapped_file_is_not_needed_after_a_resume(checkpoints, alone):

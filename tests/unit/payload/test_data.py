@@ -7,8 +7,9 @@ from typing import Callable, NamedTuple
 
 import pytest
 import torch
+from mnist_ddp import load_data
 from training import TrainingError
-from training.data import Dataset, digits_set, fingerprint, load_dataset, normalise, split
+from training.data import Dataset, fingerprint, load_dataset, normalise, split
 from training.data.idx import NAMES
 
 pytestmark = pytest.mark.slow
@@ -25,7 +26,7 @@ def compress(path):
 
 def test_idx_files_give_back_the_images_and_labels_written_into_them(small_mnist):
     data = load_dataset(small_mnist)
-    digits = digits_set()
+    digits = load_data(None)
     assert torch.equal(data.train_images, digits.train_images[:130])
     assert torch.equal(data.train_labels, digits.train_labels[:130])
     assert torch.equal(data.test_images, digits.test_images[:31])
@@ -135,7 +136,7 @@ def test_what_is_held_out_is_the_same_for_a_seed_and_nothing_is_in_both_parts():
 
 
 def test_the_digits_set_is_the_same_bytes_everywhere():
-    digits = load_dataset(None)
+    digits = load_data(None)
     assert digits.train_images.shape == (6000, 28, 28) and digits.train_images.dtype == torch.uint8
     assert digits.test_images.shape == (1000, 28, 28)
     content = b"".join(bytes(tensor.flatten().tolist()) for tensor in digits[:4])

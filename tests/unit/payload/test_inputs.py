@@ -26,7 +26,8 @@ import shutil
 import mnist_ddp
 from training.health import Health
 Health.end_epoch = lambda *_: shutil.rmtree({run!r}, ignore_errors=True) or {{}}
-mnist_ddp.main(mnist_ddp.parse_arguments(["--epochs", "2", "--data", {data!r}, "--modelpath", {run!r}]))
+options = mnist_ddp.parse_arguments(["--epochs", "2", "--data", {data!r}, "--modelpath", {run!r}])
+mnist_ddp.run_training(mnist_ddp.train, options)
 """
 
 

@@ -1,7 +1,6 @@
 """A training whose loss or weights are not finite numbers ends, on all ranks at once, and keeps its checkpoints."""
 
 import json
-import math
 import re
 
 import pytest
@@ -10,7 +9,6 @@ from launching import run_code
 from small_runs import small_run, take_steps
 from training import NOT_FINITE
 from training.finite import are_finite
-from training.stopping import StopSignals
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +23,7 @@ def poisoned(*arguments, function=F.cross_entropy, **options):
 F.cross_entropy = poisoned
 sys.argv = {line!r}
 import {module} as program
-program.main(program.parse_arguments(sys.argv[1:]))
+program.run_training(program.train, program.parse_arguments(sys.argv[1:]))
 """
 
 
@@ -53,12 +51,6 @@ def test_the_language_model_ends_too_and_writes_no_checkpoint(text, tmp_path):
     ranks = run_diverging("lm_fsdp", 5, *line, "--keep", 1, "--modelpath", tmp_path / "run")
     assert re.fullmatch(SENTENCE, ranks[0].stderr) and ranks[1].stderr == ""
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
-
-
-def test_a_long_epoch_ends_at_the_progress_line_that_shows_it(alone):
-    with StopSignals(alone, interval=1) as stop:
-        assert stop.watch(0.5) == 0.5 and not stop.agreed()
-        assert stop.watch(math.inf) == math.inf and stop.agreed()
 
 
 def test_no_checkpoint_replaces_a_better_one_when_a_weight_is_not_finite(checkpoints, alone):

@@ -25,7 +25,7 @@ MAIN = """
 import lm_fsdp, torch
 from training.language.options import parse_arguments
 {change}
-lm_fsdp.main(parse_arguments({line}))
+lm_fsdp.run_training(lm_fsdp.train, parse_arguments({line}), interval=lm_fsdp.STOP_INTERVAL)
 """
 
 
