@@ -193,12 +193,11 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
 def report_start(options: argparse.Namespace, run: Run, text: Text, report: Callable) -> None:
     """Report the ranks, the device, the model and the text."""
     world = run.world
-    shape = run.network.shape
     parts = world.size // options.replicas // options.tensor
     report_world(world, report, f"{options.replicas} copies x {parts} parts x {options.tensor} (tensor)")
     report(
         f"model {options.size}: {count_parameters(run.network)} parameters, of which rank 0 keeps "
-        f"{count_own(run.network)}, {shape.layers} blocks of width {shape.width}, windows of {options.context} bytes"
+        f"{count_own(run.network)}"
     )
     report(f"text: {text.name}, {len(text.training)} bytes for training and {len(text.validation)} for validation")
 

@@ -8,6 +8,8 @@ are called inside it, by all ranks.
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -48,7 +50,7 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
     """Join the ranks for the duration of a ``with`` block: NCCL between GPUs, gloo between CPUs.
 
     A rendezvous or a collective that takes longer than ``timeout`` seconds fails. Raises TrainingError
-    if the environment is invalid, no GPU is visible, or the rendezvous fails.
+    if the environment is invalid, no GPU is visible, the rendezvous fails, or the ranks run different programs.
     A world of one rank needs no port, so any number of them can run on one host.
     """
     rank, size, local_rank = read_ranks(environment)
@@ -70,13 +72,33 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
             "reach it; if another process uses the port, export another MASTER_PORT"
         ) from None
     with leave_afterwards(use_gpu):
-        yield World(rank, size, device, host_group)
+        world = World(rank, size, device, host_group)
+        if size > 1:
+            check_programs(world)
+        yield world
 
 
 def init_process_group(backend: str, rank: int, size: int, limit: timedelta) -> None:
     """Create the default group; a world of one rank has a store in its own memory."""
     store = dist.HashStore() if size == 1 else None  # None: torch's variables
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=limit, store=store)
+
+
+def check_programs(world: World) -> None:
+    """End all ranks if one runs another program, or other options, than rank 0: two launches met at one port.
+
+    In a job step whose tasks start two programs each, rank 0 of one can meet rank 1 of the other.
+    """
+    # torch.distributed.launch gives each rank such an option
+    own = shlex.join(word for word in sys.argv if not word.startswith(("--local-rank", "--local_rank")))
+    first = broadcast(own, world)
+    with fail_together(world):
+        if own != first:
+            raise TrainingError(
+                f"the ranks run different programs: rank 0 {first}, rank {world.rank} {own}. Launch each program on "
+                "its own, or export another MASTER_PORT for one; pass what differs between the ranks of one program "
+                "as variables"
+            )
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 from training import TrainingError
 from training.distributed import process_group
-from training.signals import INTERRUPTED
 from training.stopping import StopSignals
 
 
@@ -23,15 +22,10 @@ def rank_name() -> str:
 
 def run_training(train: Callable, options: argparse.Namespace, *, interval: int = 16) -> None:
     """Call ``train`` with the options, the world and its signals, which the ranks exchange every ``interval`` steps."""
-    with fail_in_one_line():
-        try:
-            with process_group(os.environ, use_gpu=options.gpu, timeout=options.timeout) as world, StopSignals(
-                world, interval=interval, enabled=bool(options.modelpath)
-            ) as stop:
-                train(options, world, stop)
-        except KeyboardInterrupt:
-            print(f"{rank_name()}: interrupted, nothing was saved", file=sys.stderr, flush=True)
-            sys.exit(INTERRUPTED)
+    with fail_in_one_line(), process_group(
+        os.environ, use_gpu=options.gpu, timeout=options.timeout
+    ) as world, StopSignals(world, interval=interval, enabled=bool(options.modelpath)) as stop:
+        train(options, world, stop)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ def check_loss(loss: float, when: str, world: World) -> None:
 
 def are_finite(parameters: Iterable[Tensor]) -> bool:
     """Return whether all numbers in parameters, or in this rank's parts of them, are finite; waits for the device."""
-    ends: list[Tensor] = []
+    ends = []
     for parameter in parameters:
         local = getattr(parameter, "_local_tensor", parameter).detach()
         if local.is_complex():

@@ -60,10 +60,7 @@ def open_wandb(directory: Path, options: Values, _first_epoch: int) -> Tracker:
     """Report to Weights & Biases, which continues a run that did not finish."""
     import wandb
 
-    silent = wandb.Settings(console="off")  # the output is in the job's log
-    run = wandb.init(
-        project=options["wandb"], resume="auto", dir=directory, config=json_settings(options), settings=silent
-    )
+    run = wandb.init(project=options["wandb"], resume="auto", dir=directory, config=json_settings(options))
     return Tracker(lambda values, epoch: run.log(values, step=epoch), lambda status: run.finish(exit_code=status))
 
 

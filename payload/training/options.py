@@ -63,6 +63,9 @@ class Interval(NamedTuple):
     seconds: float = 0
 
 
+HALF_HOUR = Interval(seconds=1800)
+
+
 def parse_interval(text: str) -> Interval:
     """Return the interval of ``500``, ``90s``, ``30m`` or ``1.5h``; argparse.ArgumentTypeError for other texts."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh])|(\d{1,9})", text)
@@ -77,7 +80,7 @@ def parse_interval(text: str) -> Interval:
 
 def ranks(given: str) -> list[int]:
     """Return the ranks in ``0`` or ``0,8``, for argparse."""
-    return sorted({integer(0)(word) for word in given.split(",")})
+    return [integer(0)(word) for word in given.split(",")]
 
 
 def training_parser(description: str, *, lr: float, batch_size: int, unit: str) -> OneLineParser:

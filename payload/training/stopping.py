@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from training.distributed import World
-from training.signals import INTERRUPTED, SIGNALS, STOPPED, shield_processes, status_of
+from training.signals import INTERRUPTED, SIGNALS, STOPPED, end, shield_processes, status_of
 
 AGAIN_SECONDS = 1  # an earlier repetition of Ctrl-C is the same one, forwarded by the launcher
 
@@ -24,8 +24,8 @@ class StopSignals:
     A signal may reach only some ranks, or reach them at different times, and a rank that stopped alone would leave the
     others waiting. So at every ``interval``-th call of ``agreed`` the ranks exchange what they received, in host
     memory, without waiting for a GPU. A block that exits with ``STOPPED`` or ``INTERRUPTED`` ends on all ranks at the
-    same time. After a block that succeeds, the signals are ignored: nothing is left to stop. A second Ctrl-C raises
-    KeyboardInterrupt. Processes that multiprocessing starts in the block, such as the workers of a DataLoader, do not
+    same time. After a block that succeeds, the signals are ignored: nothing is left to stop. A second Ctrl-C ends the
+    process at once. Processes that multiprocessing starts in the block, such as the workers of a DataLoader, do not
     receive the signals. If not ``enabled``, signals keep their handlers: use this if nothing can be saved.
     """
 
@@ -49,7 +49,7 @@ class StopSignals:
         if number == signal.SIGINT:
             now = time.monotonic()
             if self.interrupted and now - self.interrupted > AGAIN_SECONDS:
-                signal.default_int_handler(number, frame)
+                end(number, frame)
             self.interrupted = self.interrupted or now
         self.noted = number
 

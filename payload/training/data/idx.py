@@ -31,8 +31,10 @@ def read_mnist(directory: Path) -> list[Tensor]:
         images = read_idx(folder / images_name)
         labels = read_idx(folder / labels_name)
         if images.shape != (len(labels), 28, 28) or not len(labels):
-            expected = f"{len(labels)} images of 28 x 28 pixels, one for each label"
-            raise TrainingError(f"{folder / images_name}: expected {expected}. Copy the files again")
+            raise TrainingError(
+                f"{folder / images_name}: expected {len(labels)} images of 28 x 28 pixels, one for each label. Copy "
+                "the files again"
+            )
         tensors += [images, labels.long()]
     return tensors
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
-from training.options import Interval, integer, number, parse, parse_interval, path, training_parser
+from training.options import HALF_HOUR, integer, number, parse, parse_interval, path, training_parser
 
 HEAD_WIDTH = 64
 FEWEST_HEADS = 4  # small models have narrower heads, which ranks can divide among them
@@ -93,7 +93,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add(
         "--every",
         type=parse_interval,
-        default=Interval(seconds=1800),
+        default=HALF_HOUR,
         metavar="STEPS|TIME",
         help="write a checkpoint every 500 steps, or every 90s, 30m or 2h (default: 30m)",
     )

@@ -55,7 +55,7 @@ class Run(checkpoint.Run):
 
     def mean_loss(self) -> float:
         """Return the mean loss of this rank's bytes since ``settle``, for the progress."""
-        return self.loss.item() * self.world.size / self.tensor / max(1, self.position.tokens - self.settled_tokens)
+        return self.loss.item() * self.world.size / self.tensor / (self.position.tokens - self.settled_tokens)
 
     def settle(self) -> None:
         """Add the losses of all ranks, and the time since the last call, to the position; all ranks must call it.

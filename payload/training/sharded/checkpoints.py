@@ -22,13 +22,12 @@ from training.checkpoint import Checkpoints, Run, delete, loading, read
 from training.distributed import World, broadcast, fail_together
 from training.files import temporary_name, write_file
 from training.finite import check_weights
-from training.options import Interval
+from training.options import HALF_HOUR, Interval
 from training.sharded.state import check_forms, new_tensors
 from training.sharded.storage import CHECKSUMS, VALUES, ShardWriter, checksum_line, copy_to_host
 from training.state import REMEDY, check_identity, gather_state, load_state
 from training.values import dump, in_one_line
 
-HALF_HOUR = Interval(seconds=1800)
 QUESTION_STEPS = 8  # between the questions whether a checkpoint is due by the clock of rank 0
 
 

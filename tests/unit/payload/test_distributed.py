@@ -87,6 +87,26 @@ def test_a_world_of_one_has_a_process_group_without_a_port_for_the_length_of_the
     assert not dist.is_initialized()
 
 
+PROGRAM = """
+sys.argv = ["train.py", "{argument}" + os.environ["RANK"]]
+from training.failing import fail_in_one_line
+with fail_in_one_line(), process_group(os.environ, use_gpu=False, timeout=600):
+    print("together")
+"""
+
+
+def test_ranks_of_two_programs_at_one_port_are_an_error():
+    first, second = run_code(2, PROGRAM.format(argument="--lr="), status=1)
+    assert (first.stdout, first.stderr, second.stdout) == ("", "", "")
+    error = "rank 1: the ranks run different programs: rank 0 train.py --lr=0, rank 1 train.py --lr=1. "
+    assert second.stderr.startswith(error)
+
+
+@pytest.mark.parametrize("argument", ["--local-rank=", "--local_rank="])
+def test_an_option_that_torchs_old_launcher_gives_to_each_rank_is_no_difference(argument):
+    assert [rank.stdout for rank in run_code(2, PROGRAM.format(argument=argument))] == ["together\n"] * 2
+
+
 def test_a_rank_0_whose_port_is_in_use_reports_it(monkeypatch):
     with socket.socket() as other:
         other.bind(("", 0))

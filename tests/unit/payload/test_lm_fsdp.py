@@ -54,7 +54,7 @@ def test_a_rank_keeps_its_share_of_the_parameters(worlds):
     hybrid = "hybrid with micro-batches, computed again"
     parts = {"alone": 1, "copies with micro-batches": 1, "two ranks": 2, four: 4, hybrid: 2}
     for name, count in parts.items():
-        found = re.search(r"100K: (\d+) parameters, of which rank 0 keeps (\d+),", worlds[name][0].stdout)
+        found = re.search(r"100K: (\d+) parameters, of which rank 0 keeps (\d+)", worlds[name][0].stdout)
         assert int(found[2]) == pytest.approx(int(found[1]) / count, abs=100), name
 
 
