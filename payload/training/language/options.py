@@ -8,30 +8,23 @@ from typing import NamedTuple
 
 from training.options import HALF_HOUR, integer, number, parse, parse_interval, path, training_parser
 
-HEAD_WIDTH = 64
-FEWEST_HEADS = 4  # small models have narrower heads, which ranks can divide among them
-
 
 class Shape(NamedTuple):
-    """The number of blocks of a model, and its width: a multiple of HEAD_WIDTH."""
+    """The number of blocks of a model, their width, and their heads, which ranks can divide among them."""
 
     layers: int
     width: int
-
-    @property
-    def heads(self) -> int:
-        """The number of heads of each block."""
-        return max(FEWEST_HEADS, self.width // HEAD_WIDTH)
+    heads: int
 
 
 #: A block has 12 * width^2 weights, so these have about as many parameters as their names tell.
 SHAPES = {
-    "100K": Shape(2, 64),
-    "1M": Shape(5, 128),
-    "10M": Shape(8, 320),
-    "124M": Shape(10, 1024),
-    "350M": Shape(28, 1024),
-    "1B": Shape(20, 2048),
+    "100K": Shape(2, 64, 4),
+    "1M": Shape(5, 128, 4),
+    "10M": Shape(8, 320, 5),
+    "124M": Shape(10, 1024, 16),
+    "350M": Shape(28, 1024, 16),
+    "1B": Shape(20, 2048, 32),
 }
 
 

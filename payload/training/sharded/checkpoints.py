@@ -24,7 +24,7 @@ from training.files import temporary_name, write_file
 from training.finite import check_weights
 from training.options import HALF_HOUR, Interval
 from training.sharded.state import check_forms, new_tensors
-from training.sharded.storage import CHECKSUMS, VALUES, ShardWriter, checksum_line, copy_to_host
+from training.sharded.storage import CHECKSUMS, VALUES, ShardWriter, checksum_line
 from training.state import REMEDY, check_identity, gather_state, load_state
 from training.values import dump, in_one_line
 
@@ -50,7 +50,8 @@ class ShardedCheckpoints(Checkpoints):
         self.timeout = timedelta(seconds=timeout)
         self.every = every
         self.began = time.monotonic()
-        self.group: dist.ProcessGroup | None = None
+        self.group: Any = None
+        self.copies: dict = {}  # of tensors in host memory, by name, for the next checkpoint
         self.writing: Any = None  # the future of an asynchronous save
         self.step = -1  # of the newest checkpoint, complete or being written
 
@@ -109,8 +110,8 @@ class ShardedCheckpoints(Checkpoints):
         path = self.path_after(run.position.step)
         temporary = broadcast(temporary_name(path), self.world)
         self.writing = dcp.async_save(
-            copy_to_host(tensors),
-            storage_writer=ShardWriter(temporary, partial(self.complete, temporary, path, dump(values))),
+            tensors,
+            storage_writer=ShardWriter(temporary, partial(self.complete, temporary, path, dump(values)), self.copies),
             # of a tensor that all ranks have, such as a buffer, rank 0's: DistributedDataParallel uses that one
             planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
             process_group=self.group,
@@ -149,7 +150,7 @@ class ShardedCheckpoints(Checkpoints):
             if not text.endswith(f"  {VALUES}\n"):  # the last line
                 return "a checksum is missing"
             for line in text.splitlines(keepends=True)[self.world.rank :: self.world.size]:
-                _, name = line.rstrip().split("  ")
+                _, name = line.split()
                 if checksum_line(path / name) != line:
                     return f"wrong checksum of {name}"
         except (FileNotFoundError, ValueError) as error:

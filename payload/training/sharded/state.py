@@ -33,9 +33,7 @@ def forms_of(run: Any, names: Iterable[str]) -> dict[str, Tensor | None]:
 
 def divided_shape(tensor: Tensor | None) -> torch.Size | None:
     """Return the shape of a tensor of which each rank has a part; None for others."""
-    if isinstance(tensor, DTensor):
-        return tensor.shape
-    return None
+    return tensor.shape if isinstance(tensor, DTensor) else None
 
 
 def check_forms(run: Any, tensors: Mapping[str, Tensor]) -> None:

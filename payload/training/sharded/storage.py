@@ -8,13 +8,11 @@ these, in the form of ``sha256sum``, in ``checkpoint.sha256``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata
 from torch.futures import Future
 
 VALUES = "values.pt"
@@ -30,25 +28,29 @@ def checksum_line(file: Path) -> str:
     return f"{found.hexdigest()}  {file.name}\n"
 
 
-def copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return copies of tensors in host memory, by part and name."""
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition(".")
-        parts.setdefault(part, {})[rest] = tensor.to("cpu", copy=True)
-    return parts
-
-
 class ShardWriter(FileSystemWriter):
-    """Writes copies of the tensors of this rank to ``path``; rank 0 then calls ``complete`` with all checksums."""
+    """Writes copies of the tensors of this rank to ``path``; rank 0 then calls ``complete`` with all checksums.
 
-    def __init__(self, path: Path, complete: Callable[[str], None]):
+    ``copies`` are those of the checkpoint before, by name, in host memory.
+    """
+
+    def __init__(self, path: Path, complete: Callable[[str], None], copies: dict):
         super().__init__(path)
         self.complete = complete
+        self.copies = copies
 
-    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Return the copies; torch would copy them again."""
-        return state_dict
+    def stage(self, state_dict):
+        """Return copies of tensors by part and name; new memory takes several times as long as that of ``copies``."""
+        parts = {}
+        for name, tensor in state_dict.items():
+            copy = self.copies.get(name)
+            if copy is None or (copy.shape, copy.dtype) != (tensor.shape, tensor.dtype):
+                self.copies[name] = tensor.to("cpu", copy=True)
+            else:
+                copy.copy_(tensor)
+            part, _, rest = name.partition(".")
+            parts.setdefault(part, {})[rest] = self.copies[name]
+        return parts
 
     def write_data(self, plan, planner) -> Future[Any]:
         """Write the tensors of this rank; return what was written, and the checksums of the files."""
@@ -58,7 +60,7 @@ class ShardWriter(FileSystemWriter):
         result.set_result((written, "".join(checksum_line(self.path / name) for name in names)))
         return result
 
-    def finish(self, metadata: Metadata, results: list[Any]) -> None:
+    def finish(self, metadata, results):
         """Complete the checkpoint, after all ranks have written; only rank 0 calls it."""
         written, checksums = zip(*results)
         super().finish(metadata, list(written))

@@ -30,7 +30,7 @@ def test_the_sizes_have_about_as_many_parameters_as_their_names_tell():
 
 
 def test_the_operations_of_a_token_are_those_that_torch_counts():
-    network = GPT(Shape(3, 128), 64)
+    network = GPT(Shape(3, 128, 4), 64)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # torch counts no fused one on CPUs
         network(torch.zeros(1, 64, dtype=torch.long)).sum().backward()
     norms = sum(weight.numel() for weight in network.parameters() if weight.dim() == 1)  # not counted by torch
@@ -39,7 +39,7 @@ def test_the_operations_of_a_token_are_those_that_torch_counts():
 
 def test_attention_is_the_softmax_of_the_textbook_over_each_byte_and_those_before_it():
     torch.manual_seed(0)
-    attention = Attention(Shape(1, 128))
+    attention = Attention(Shape(1, 128, 4))
     x = torch.randn(2, 5, 128)
     heads = attention.projection(x).view(2, 5, 4, 96).transpose(1, 2)  # four heads of 32
     query, key, value = heads.split(32, dim=-1)
