@@ -110,14 +110,16 @@ def check_step(env, world, sign):
 def check_started_by_slurm(env, world):
     """Raise LaunchError if the variables of a step with several ranks are those of a process that has ended.
 
-    A shell may have them from a file, or from a job of yesterday. Where /proc has the processes of the host, a
-    slurmstepd is above each task; in a container with numbers of its own none is seen.
+    A shell may have them from a file, or from a job of yesterday. Where /proc has the processes of the host, it has
+    the task too, or a slurmstepd is above what the task has left; in a container with numbers of its own none is seen.
     """
-    if world.size == 1 or not env.get("SLURM_TASK_PID") or not sees_processes_of_host():
+    task = env.get("SLURM_TASK_PID")
+    if world.size == 1 or not task or not sees_processes_of_host():
         return
-    for pid, program in ancestors():
-        if pid == env["SLURM_TASK_PID"] or program in ("slurmstepd", ""):  # "": hidden, as with hidepid=2
-            return
+    if os.path.exists(f"/proc/{task}"):  # not above this process in a container that podman detaches from its command
+        return
+    if any(program in ("slurmstepd", "") for _, program in ancestors()):  # "": hidden, as with hidepid=2
+        return
     rank = f"SLURM_PROCID={env.get('SLURM_PROCID')}"
     fault = f"{rank} of {world.source} is set, but no slurmstepd has started this process"
     raise LaunchError(fault, "start it with srun, or unset the variables of Slurm, which are left from another shell")

@@ -1,5 +1,7 @@
 """Which world a process belongs to, by the variables that its launcher set: a row of a table is a process."""
 
+import os
+
 import pytest
 from pytorch_launch import LaunchError
 from pytorch_launch.launchers import inherited, is_first_task_of_node
@@ -277,6 +279,13 @@ def test_every_command_knows_the_first_task_of_a_node(names, first_task):
     assert not is_first_task_of_node(env)
     assert is_first_task_of_node(changed(env, first_task))
     assert is_first_task_of_node({})
+
+
+def test_a_task_whose_engine_detaches_the_container_is_seen_by_its_process(monkeypatch, step):
+    step["SLURM_TASK_PID"] = str(os.getpid())
+    monkeypatch.setattr(inherited, "ancestors", lambda: [("9", "conmon"), ("1", "systemd")])
+    monkeypatch.setattr(inherited, "sees_processes_of_host", lambda: True)
+    assert discover(step, "vm").rank == 3
 
 
 @pytest.mark.parametrize("task", ["4711", None])
