@@ -139,7 +139,7 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     assert set(states) == {"COMPLETE", "FAIL"}, "none is left RUNNING"
     complete = {directory for state, directory in study if state == "COMPLETE"}
     assert {directory for _, directory in study} == complete, "each that was interrupted went on"
-    result = found(r"^(trial-\d+)  accuracy \d+\.\d+  {")
+    result = found(r"^(trial-\d+)  accuracy [\d.]+  {")
     assert len(result) == states["COMPLETE"]
     assert set(result) == complete
 

@@ -184,7 +184,8 @@ def test_into_a_directory_goes_the_latest_release_and_no_torch_of_an_index_with_
     with_uv.run_line(line, "to", "accelerate")
     found = [path for path in (tmp_path / "to").rglob("*") if path.suffix in (".whl", ".dist-info")]
     names = {"-".join(path.name.replace(".dist-info", "").split("-")[:2]) for path in found}
-    assert names == {"accelerate-1.15.0", "torch-2.13.0+cpu"}
+    assert "accelerate-1.15.0" in names
+    assert names <= {"accelerate-1.15.0", "torch-2.13.0+cpu"}  # for pip's --prefix, the module's torch is installed
     # that of the index requires what no index has, and has another name
     assert "torch-2.13.0+cpu-py3-none-any.whl" not in [path.name for path in found]
 
