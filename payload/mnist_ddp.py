@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from training import TrainingError
 from training.checkpoint import Checkpoints, Run, open_checkpoints, save_model
 from training.data import Dataset, GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, sum_over_ranks
@@ -47,8 +48,10 @@ def load_data(directory: Path | None) -> Dataset:
     """Return MNIST from the IDX files in ``directory``; without one, the generated digits of mnist_single.py."""
     if directory:
         return load_dataset(directory)
-    from ladder.mnist_single import generate_digits
-
+    try:
+        from ladder.mnist_single import generate_digits
+    except ImportError:
+        raise TrainingError("no data. Name them with --data, or copy ladder/, whose digits are used, too") from None
     return Dataset._make([*generate_digits(6000), *generate_digits(1000), "generated digits"])
 
 

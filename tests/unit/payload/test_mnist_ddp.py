@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import mnist_ddp
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from launching import PAYLOAD, launch, run_code, run_ranks
+from training import TrainingError
 from training.data import GlobalBatchSampler, load_dataset, normalise
 from training.distributed import World
 
@@ -201,6 +203,12 @@ def test_mnist_root_names_the_data_and_the_option_comes_before_it(monkeypatch):
     assert mnist_ddp.parse_arguments(["--data", "other"]).data == Path("other")
     monkeypatch.setenv("MNIST_ROOT", "")
     assert mnist_ddp.parse_arguments([]).data is None
+
+
+def test_a_copy_without_the_ladder_names_what_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ladder.mnist_single", None)
+    with pytest.raises(TrainingError, match=r"^no data\. Name them with --data, or copy ladder/"):
+        mnist_ddp.load_data(None)
 
 
 @pytest.mark.parametrize(
