@@ -140,7 +140,7 @@ srun -n4 bash -c 'trace staged conda-python-distributed -c pass'
 for trace in trace-*; do sed '/nsenter/,$d' $trace | grep -v execve | grep -c '"'$CONTAINERROOT/; done""")
     counts = [int(line) for line in output.splitlines()]
     assert len(counts) == 8
-    assert sorted(counts)[3] <= 40  # half of the ranks mount
+    assert min(counts) <= 40  # a rank that joins the mount of another: how many do depends on when they start
     assert max(counts) <= 70
 
 
