@@ -21,7 +21,7 @@ wheels = [{{ url = "https://files.invalid/{wheel.name}", hashes = {{ sha256 = "{
 """
 
 
-@pytest.mark.parametrize("lock", ["greeter.txt", "pylock.toml"])
+@pytest.mark.parametrize("lock", ["pylock.toml", pytest.param("greeter.txt", marks=pytest.mark.thorough)])
 def test_its_commands_run_on_host_and_nodes_and_the_users_python_stays(testbed, work, lock):
     files = {"greeter.py": "import sys\n\n\ndef main():\n    print('greeter', sys.prefix)\n"}
     wheel = write_wheel(work, "greeter", "1.0", files, commands="greet = greeter:main")

@@ -47,9 +47,14 @@ Path(trial, "metrics.jsonl").write_text(json.dumps({"epoch": 1, "accuracy": accu
 
 
 @pytest.fixture(scope="module")
-def packages(testbed):
-    """A PYTHONUSERBASE with what trainings report to, and Optuna; both modules have the same Python."""
-    names = "tensorboard wandb optuna mlflow-skinny alembic"  # mlflow's own list has pandas, which is not needed
+def packages(testbed, request):
+    """A PYTHONUSERBASE with Optuna, and with what trainings report to for the tests of --thorough.
+
+    Both modules have the same Python.
+    """
+    names = "optuna"
+    if request.config.getoption("--thorough"):
+        names += " tensorboard wandb mlflow-skinny alembic"  # mlflow's own list has pandas, which is not needed
     with tempfile.TemporaryDirectory(prefix="packages-", dir=testbed.layout.root) as directory:
         install(testbed.layout.test_venv, "--target", f"{directory}/lib/python3.11/site-packages", *names.split())
         yield directory

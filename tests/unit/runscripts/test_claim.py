@@ -115,7 +115,7 @@ def test_a_port_is_held_while_python_runs_with_the_streams_that_it_was_given(run
     assert start(90001, 1, "<&- >&-").communicate(timeout=300)[1] == "runs\n"
 
 
-@pytest.mark.parametrize("pairs", [20, pytest.param(500, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("pairs", [5, pytest.param(500, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_of_two_launches_that_start_together_one_gets_the_port(tmp_path, ranks, pairs):
     """Every rank holds the port at the same moment; those of one launch agree."""
