@@ -113,7 +113,8 @@ class Search:
             self.train(trial, lock)
             if self.options.one or self.stopped:
                 return
-        self.report()
+        if not self.options.one:
+            self.report()
 
     def open_study(self) -> Any:
         """Return the study, new or continued; TrainingError if it is damaged or was opened with other options."""
