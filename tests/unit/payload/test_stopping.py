@@ -162,20 +162,12 @@ def train_with_workers(tmp_path):
     return start
 
 
-@pytest.mark.parametrize(
-    ("method", "number"),
-    [
-        ("fork", signal.SIGUSR1),
-        ("spawn", signal.SIGTERM),
-        pytest.param("forkserver", signal.SIGUSR1, marks=pytest.mark.thorough),
-        pytest.param("forkserver", signal.SIGTERM, marks=pytest.mark.thorough),
-        pytest.param("fork", signal.SIGTERM, marks=pytest.mark.thorough),
-        pytest.param("spawn", signal.SIGUSR1, marks=pytest.mark.thorough),
-    ],
-)
-def test_a_signal_to_all_processes_of_a_step_leaves_the_workers_of_a_data_loader(
-    train_with_workers, method, number, draw
-):
+METHODS = ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.thorough)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_signal_to_all_processes_of_a_step_leaves_the_workers_of_a_data_loader(train_with_workers, method, draw):
+    number = draw.choice([signal.SIGUSR1, signal.SIGTERM])
     training = train_with_workers(method, "", draw.choice(["first", "ready"]))
     time.sleep(draw.uniform(0, 1))  # after "ready" the workers start
     os.killpg(training.pid, number)
@@ -184,7 +176,7 @@ def test_a_signal_to_all_processes_of_a_step_leaves_the_workers_of_a_data_loader
     assert f"saved {number.name}" in printed
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("method", METHODS)
 def test_workers_that_hang_end_with_the_training(train_with_workers, method):
     training = train_with_workers(method, "stuck", "first")
     assert training.communicate(timeout=600)[1] == "" and training.returncode == 0
