@@ -38,7 +38,7 @@ def parse_arguments():
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="benchmarks/run",
-        description=f"{__doc__}\nWithout options: all rows, in about 55 minutes on two idle cores.",
+        description=f"{__doc__}\nWithout options: all rows, in an hour or more on two idle cores.",
         epilog="\n".join(["rows:", *(f"  {row.name:18}{row.title}" for row in ROWS.values())]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
