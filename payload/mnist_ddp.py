@@ -51,7 +51,7 @@ def load_data(directory: Path | None) -> Dataset:
     try:
         from ladder.mnist_single import generate_digits
     except ImportError:
-        raise TrainingError("no data. Name them with --data, or copy ladder/, whose digits are used, too") from None
+        raise TrainingError("no data. Name them with --data, or copy ladder/ too, which generates digits") from None
     return Dataset._make([*generate_digits(6000), *generate_digits(1000), "generated digits"])
 
 

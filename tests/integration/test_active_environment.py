@@ -17,27 +17,22 @@ SHOW = (
 
 
 class Environment(NamedTuple):
-    """How an environment becomes active, its name if it runs then (else the module's does), whether it has no torch.
-
-    `is_thorough`: it is active in the same way as another one, and is left to --thorough.
-    """
+    """How an environment becomes active, its name if it runs then (else the module's does), whether it has no torch."""
 
     setting: str
     runs: str = ""
     has_no_torch: bool = False
-    is_thorough: bool = False
 
 
 #: `v` and `u` see the module's torch, `conda` stands for one with its own.
 ENVIRONMENTS = {
     "none": Environment(":"),
     "venv": Environment("source v/bin/activate", runs="v"),
-    "uv": Environment("source u/bin/activate", runs="u", is_thorough=True),
+    "uv": Environment("source u/bin/activate", runs="u"),
     "path": Environment("export PATH=$PWD/v/bin:$PATH", runs="v"),  # as LUMI's and CSCS's lines do
     "plain": Environment("source plain/bin/activate", has_no_torch=True),
     "base": Environment(
-        "export PATH=$PWD/base/bin:$PATH CONDA_PREFIX=$PWD/base CONDA_DEFAULT_ENV=base",
-        has_no_torch=True,
+        "export PATH=$PWD/base/bin:$PATH CONDA_PREFIX=$PWD/base CONDA_DEFAULT_ENV=base", has_no_torch=True
     ),
     "conda": Environment(
         "export PATH=$PWD/conda/bin:$PATH CONDA_PREFIX=$PWD/conda CONDA_DEFAULT_ENV=own", runs="conda"
@@ -95,13 +90,10 @@ def test_every_command_runs_the_active_environment(testbed, module, work, reques
 def lines(enter, request):
     """The lines that run each command in each environment, with a heading each; `enter` enters the image."""
     commands = {**COMMANDS, **(IN_IMAGE if enter else {})}
-    is_thorough = request.config.getoption("--thorough")
     # each agent imports torch; that of "conda" is a stand-in, which starts no workers
-    with_torchrun = ENVIRONMENTS.keys() - {"conda"} if is_thorough else {"venv"}
+    with_torchrun = ENVIRONMENTS.keys() - {"conda"} if request.config.getoption("--thorough") else {"venv"}
     found = []
     for active, environment in ENVIRONMENTS.items():
-        if environment.is_thorough and not is_thorough:
-            continue
         for command, line in commands.items():
             is_left_out = command == "activated in the image" and active != "none"
             if not is_left_out and (active in with_torchrun or not command.startswith("torchrun")):

@@ -110,17 +110,17 @@ def test_a_trial_counts_by_the_metric_of_its_last_epoch(search, tmp_path, line, 
 LINE = ["--study", "study", "--trials", "2", "--space", "lr=1..2", "--", "train.py"]
 
 
-@pytest.mark.parametrize(("option", "printed"), [([], "trial-0000  accuracy 98  {'lr': 1}\n"), (["--one"], "")])
+@pytest.mark.parametrize(("option", "printed"), [([], "trial-0000  accuracy 98  {'lr': 1}\n" * 2), (["--one"], "")])
 def test_where_all_trials_are_done_a_process_reports_unless_it_was_for_one_trial(
     search, tmp_path, monkeypatch, capsys, option, printed
 ):
     """A job that is submitted again starts as many steps for one trial as before: one table, not one for each."""
     done = MagicMock(value=98.0, params={"lr": 1}, user_attrs={search.DIRECTORY: "trial-0000"})
     study = MagicMock()
-    study.get_trials = lambda states, **_: [done] if search.TrialState.COMPLETE in states else []
+    study.get_trials = lambda states, **_: [done, done] if search.TrialState.COMPLETE in states else []
     monkeypatch.setattr(search.Search, "open_study", lambda _: study)
     monkeypatch.chdir(tmp_path)
-    search.Search(search.parse_arguments([*option, *LINE[:2], "--trials", "1", *LINE[4:]])).run()
+    search.Search(search.parse_arguments([*option, *LINE])).run()
     assert capsys.readouterr().out == printed
 
 
