@@ -33,7 +33,7 @@ for cell in notebook.cells:
 
 #: Starts a kernel, interrupts a cell, shuts the kernel down, starts it again and kills it; prints the results.
 CONTROL = """
-import json, subprocess, sys, time
+import atexit, json, subprocess, sys, time
 from jupyter_client.manager import start_new_kernel
 
 def runs():
@@ -45,10 +45,18 @@ def gone():
         time.sleep(0.1)
     return not runs()
 
-manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=3000)
+def start():
+    manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=600)
+    atexit.register(manager.shutdown_kernel, now=True)  # after a failure too: a kernel holds the output open
+    return manager, client
+
+# Short sleeps: a signal that arrives just before a sleep does not end it.
+CELL = "import time; print('asleep', flush=True)\\nwhile True: time.sleep(0.1)"
+
+manager, client = start()
 name = manager.connection_file
 began = runs()
-asked = client.execute("import time; print('asleep', flush=True); time.sleep(3600)")
+asked = client.execute(CELL)
 while client.get_iopub_msg(timeout=300)["msg_type"] != "stream":
     pass
 manager.interrupt_kernel()
@@ -62,7 +70,7 @@ while after == "aborted":
     after = client.execute_interactive("1 + 1", timeout=300, output_hook=lambda _: None)["content"]["status"]
 manager.shutdown_kernel()
 shut_down = gone()
-manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=3000)
+manager, client = start()
 name = manager.connection_file
 manager.shutdown_kernel(now=True)
 print(json.dumps([began, interrupted, after, shut_down, gone()]))
