@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from repository import TREE
 
-TREE = Path(__file__).parents[2]
 PROBE = """
 import json, os, torch, torch.distributed as dist
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())

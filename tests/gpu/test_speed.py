@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from repository import TREE
 
-TREE = Path(__file__).parents[2]
 #: A model of about 124 M parameters; 989: TFLOP/s of an H100 or H200, half of the value with sparsity
 #: (https://www.nvidia.com/en-us/data-center/h100/).
 LANGUAGE_MODEL = (

@@ -1,12 +1,13 @@
 """A packed installation of seconds: a virtual environment without torch, with the runscripts of this tree."""
 
-import hashlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[2]
+from distributions import sha256
+from repository import TREE
+
 #: Prints its rank, whether this Python runs from the packed files, what is mounted and in which namespace: in one
 #: write, as launchers mix the partial writes of ranks.
 PROBE = """
@@ -45,8 +46,7 @@ class SmallInstallation:
         subprocess.run(["mksquashfs", self.root, self.file, *options, *marker], check=True, stdout=subprocess.DEVNULL)
         (self.root / "filler").unlink()
         (self.root / "provenance").mkdir(exist_ok=True)
-        sha256 = hashlib.sha256(self.file.read_bytes()).hexdigest()
-        record = {"file": self.file.name, "sha256": sha256, "size": self.file.stat().st_size}
+        record = {"file": self.file.name, "sha256": sha256(self.file), "size": self.file.stat().st_size}
         (self.root / "provenance" / "packed.json").write_text(json.dumps(record))
 
     @property

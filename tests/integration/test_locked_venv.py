@@ -1,14 +1,11 @@
 """Software that is no PyTorch, in an environment from a lock: installed by EasyBuild, loaded, run on host and nodes."""
 
-from pathlib import Path
-
 import pytest
 from distributions import sha256, write_wheel
 from easybuild_prefix import EasyBuildPrefix
+from repository import TREE
 
 pytestmark = pytest.mark.testbed
-
-TREE = Path(__file__).resolve().parents[2]
 
 
 #: As `uv export --format pylock.toml` writes it; nothing is fetched from its addresses.

@@ -8,16 +8,15 @@ import os
 import re
 import shutil
 import tempfile
-from pathlib import Path
 
 import pytest
+from repository import TREE
 
 from testbed import debian_root
 from testbed.layout import Layout
 from testbed.layout import TestbedError as Obstacle
 
 pytestmark = pytest.mark.thorough
-TREE = Path(__file__).resolve().parents[2]
 #: The suites of Debian and the releases of Slurm in them.
 SUITES = {"trixie": "24.11", "sid": "26.05"}
 PACKAGES = ("munge", "python3", "slurm-client", "slurmctld", "slurmd")

@@ -2,15 +2,13 @@
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
+from repository import TREE
 
 from testbed.recipes import DATASET, VENV, module
 
 pytestmark = [pytest.mark.testbed, pytest.mark.thorough]
-
-TREE = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,12 @@
 """Packed venvs and staging on the nodes of a cluster, each with a disk of its own; the installations have no torch."""
 
-import hashlib
 import os
 import re
 import shutil
 import subprocess
 
 import pytest
+from distributions import sha256
 from failing_nodes import kill_slurmd_and_report, own_cluster, slurmd
 from optional_packages import need
 from small_installation import PROBE, SmallInstallation
@@ -162,7 +162,7 @@ srun --overlap -N1 -n1 -w nid001001 sha256sum $PYTORCH_PACKED"""
             kill_slurmd_and_report(cluster, "nid001002")
             (work / "failed").touch()
             output = job.communicate(timeout=300)[0]
-        assert output.split()[0] == hashlib.sha256(installation.file.read_bytes()).hexdigest()
+        assert output.split()[0] == sha256(installation.file)
         assert left_after(60, lambda: (cluster.cluster / "disks" / "nid001001").glob("*")) == []
 
 
@@ -229,7 +229,7 @@ done""")
         finally:
             attacker.kill()
         assert attacker.stdout.read() == ""
-    digest = hashlib.sha256(installation.file.read_bytes()).hexdigest()
+    digest = sha256(installation.file)
     copies = [line.split() for line in done.stdout.splitlines()]
     assert [copy[0] for copy in copies] == [digest] * 2 * count, done.stderr
     assert all(copy[1].startswith(f"{disk}/pytorch-stage-") for copy in copies)

@@ -9,10 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from repository import TREE
 
 pytestmark = pytest.mark.testbed
-
-TREE = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

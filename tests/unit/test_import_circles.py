@@ -1,12 +1,10 @@
 """No module imports one that imports it, at its start or in a function: each can be read, tested and moved alone."""
 
 import ast
-from pathlib import Path
 
 import graphlib
 import pytest
-
-TREE = Path(__file__).resolve().parents[2]
+from repository import TREE
 
 
 def modules_in(directory):

@@ -1,13 +1,12 @@
 """A site keeps recipes and profile in a directory of its own; an upgrade is another checkout (docs/your-site.md)."""
 
 import shutil
-from pathlib import Path
 
 import pytest
+from repository import TREE
 
 pytestmark = pytest.mark.testbed
 
-TREE = Path(__file__).resolve().parents[3]
 PARTS = ("easyblocks", "easyconfigs", "modulefiles", "runscripts", "payload", "bin", "libexec")
 
 RECIPE = """easyblock = 'EB_PyTorchShifter'

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from framework_page import commands
 from framework_user import User
+from repository import TREE
 from user_installation import Installation
 
 pytestmark = [pytest.mark.testbed, pytest.mark.thorough, pytest.mark.early]
 
-TREE = Path(__file__).resolve().parents[3]
 #: A loss that falls, as the programs print it.
 LOSSES = r"(\d+\.\d+) -> (\d+\.\d+)"
 

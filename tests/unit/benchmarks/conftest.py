@@ -1,7 +1,7 @@
 """Makes `benchmarks`, and the testbed and the payload under it, importable for their tests."""
 
 import sys
-from pathlib import Path
 
-TREE = Path(__file__).parents[3]
+from repository import TREE
+
 sys.path[:0] = [str(TREE), str(TREE / "tests"), str(TREE / "payload")]

@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
-TREE = Path(__file__).resolve().parents[3]
+from repository import TREE
 
 #: What the commands call, except for stand-ins: they see no other program.
 PROGRAMS = (

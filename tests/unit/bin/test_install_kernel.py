@@ -6,11 +6,10 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from repository import TREE
 
-TREE = Path(__file__).parents[3]
 NAME = "pytorch-1.0-cpu"
 
 #: A module system: a module is a file that is sourced.

@@ -3,9 +3,9 @@
 import ast
 import itertools
 import re
-from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[3]
+from repository import TREE
+
 PAGES = [TREE / "README.md", TREE / "CONTRIBUTING.md", TREE / "CHANGELOG.md", *sorted((TREE / "docs").rglob("*.md"))]
 # A link in a page: [text](target)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")

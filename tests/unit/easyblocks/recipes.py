@@ -1,10 +1,8 @@
 """The recipes of this tree, for the tests that go over all of them."""
 
-from pathlib import Path
-
 import pytest
+from repository import TREE
 
-TREE = Path(__file__).resolve().parents[3]
 RECIPES = sorted(TREE.glob("easyconfigs/*/*/*.eb"))
 CONTAINER = "PyTorch-2.13.0-cpu-singularity.eb"
 VENV = "PyTorch-2.13.0-cpu-venv.eb"

@@ -1,6 +1,5 @@
 """Every recipe: its place, its checksums, and EasyBuild's own checks."""
 
-import hashlib
 import os
 import re
 import subprocess
@@ -8,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from distributions import sha256
 from recipes import RECIPES, TREE
 
 pytestmark = pytest.mark.early
@@ -30,7 +30,7 @@ def test_checksums_of_files_beside_a_recipe_are_those_of_the_files(path, easyblo
     for source in [*app.cfg["sources"], *app.cfg["patches"]]:
         file = path.parent / source
         if file.exists():
-            assert hashlib.sha256(file.read_bytes()).hexdigest() in path.read_text(), source
+            assert sha256(file) in path.read_text(), source
 
 
 #: Wheels for ROCm 6.0, of which no hash is published: the first fetch notes it.

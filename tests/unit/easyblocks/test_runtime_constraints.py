@@ -5,14 +5,13 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 from distributions import write_wheel
+from repository import TREE
 
 pytestmark = pytest.mark.early
 
-TREE = Path(__file__).resolve().parents[3]
 PROGRAM = TREE / "easyblocks" / "pytorch_install" / "programs" / "hold_packages.py"
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pip as pip_package
 import pytest
 from distributions import write_wheel
+from repository import TREE
 
 pytestmark = [pytest.mark.early, pytest.mark.slow]
 
-TREE = Path(__file__).resolve().parents[3]
 PROGRAMS = TREE / "easyblocks/pytorch_install/programs"
 INDEX = "https://example.org/whl/cpu"
 

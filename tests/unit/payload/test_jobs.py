@@ -2,12 +2,11 @@
 
 import re
 import subprocess
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from repository import TREE
 
-TREE = Path(__file__).parents[3]
 ALL_JOBS = sorted((TREE / "payload" / "jobs").glob("*/*"))
 #: The directories of job scripts for any cluster with one scheduler.
 SCHEDULERS = ("flux", "pbs", "slurm")

@@ -1,6 +1,5 @@
 """tools/new-release in a copy of the tree, with a directory as package index."""
 
-import hashlib
 import os
 import re
 import shutil
@@ -8,10 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from distributions import sha256
+from repository import TREE
 
 pytestmark = pytest.mark.slow
 
-TREE = Path(__file__).resolve().parents[3]
 RECIPES = Path("easyconfigs/p/PyTorch")
 MACHINES = ("x86_64", "aarch64")
 COMPILED = [f"cp311-cp311-manylinux_2_28_{machine}" for machine in MACHINES]
@@ -72,10 +72,6 @@ def files(tree):
         for path in tree.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-
-
-def sha256(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def written(process):

@@ -4,14 +4,13 @@ import os
 import re
 import subprocess
 import zipfile
-from pathlib import Path
 
 import pytest
+from repository import TREE
 
 from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
 from tools.releases import files
 
-TREE = Path(__file__).resolve().parents[3]
 VERSION = files.version_of(TREE / "pyproject.toml")
 #: Where the wheel has the rooms of the tree.
 ROOMS = {

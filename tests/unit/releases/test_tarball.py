@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from repository import TREE
 
 from testbed.packages import find_lmod
 from tools.releases import files
 
-TREE = Path(__file__).resolve().parents[3]
 VERSION = files.version_of(TREE / "pyproject.toml")
 
 

@@ -1,7 +1,6 @@
 """pytorch-stage with a written srun, sbcast and flux that have this node alone; on nodes it runs in test_staging.py."""
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -12,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from distributions import sha256
 from programs import program
 from pytorch_stage import find_fault, on_node
 from tables import name as row_name
@@ -53,7 +53,7 @@ def image(tmp_path):
     (root / "provenance").mkdir(parents=True)
     path = root / "x.sif"
     path.write_bytes(os.urandom(300_000))
-    record = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    record = {"sha256": sha256(path)}
     (root / "provenance" / "image.json").write_text(json.dumps(record))
     return path
 

@@ -2,11 +2,9 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
-
-TREE = Path(__file__).parents[3]
+from repository import TREE
 
 
 @pytest.fixture

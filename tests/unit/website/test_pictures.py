@@ -3,11 +3,10 @@
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import pytest
+from repository import TREE
 
-TREE = Path(__file__).resolve().parents[3]
 # the launcher is a command, and no installed package; the nodes are those of its tests, which name their sources
 sys.path[1:1] = [str(TREE / "runscripts"), str(TREE / "tests" / "unit" / "runscripts")]
 import node_trees  # noqa: E402

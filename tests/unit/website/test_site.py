@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from repository import TREE
 
 from testbed import layout as testbed_layout
 from tools.website.__main__ import PAGES, build
 
 pytestmark = pytest.mark.slow
 
-TREE = Path(__file__).resolve().parents[3]
 #: What a browser loads by itself, in contrast to links of the text.
 LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=["']?([^"'\s>]+)|url\(["']?([^"')]+)""")
 

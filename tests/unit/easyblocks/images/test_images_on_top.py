@@ -1,10 +1,10 @@
 """Images on top of the image of an installed module: the base, what must fit it, and how the image is made."""
 
-import hashlib
 import json
 from types import SimpleNamespace
 
 import pytest
+from distributions import sha256
 from easybuild.easyblocks.generic.lockedvenv import Wheels
 from easybuild.tools.build_log import EasyBuildError
 from fake_images import sif
@@ -29,7 +29,7 @@ def installation(tmp_path):
     recipe = "PyTorch-2.13.0-cpu-singularity.eb"
     record = {
         "image": image.name,
-        "sha256": hashlib.sha256(image.read_bytes()).hexdigest(),
+        "sha256": sha256(image),
         "easyconfig": recipe,
         "python": "/opt/conda/bin/python3",
         "python_version": "3.11.2",

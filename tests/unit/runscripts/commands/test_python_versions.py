@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from command_environment import SHOW_ENVIRONMENT
+from repository import TREE
 
 OLDEST = "3.6"
 VERSIONS = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-TREE = Path(__file__).resolve().parents[4]
 #: What a Python of the host runs; the others are the module's or the kernel's.
 OF_MODULE = TREE / "runscripts" / "pytorch_packages.py"  # list-packages
 PROGRAMS = sorted({*(TREE / "runscripts").rglob("*.py")} - {OF_MODULE})

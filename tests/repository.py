@@ -1,0 +1,5 @@
+"""Where this tree is."""
+
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[1]
