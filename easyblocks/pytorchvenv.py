@@ -8,7 +8,7 @@ import os
 import shlex
 
 from easybuild.easyblocks.generic.containerimage import run_command
-from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_environment
+from easybuild.easyblocks.generic.lockedvenv import LockedVenv, compile_packages, make_environment
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option
@@ -67,7 +67,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
             return
         venv = os.path.join(self.builddir, 'venv')
         # without the host's packages, whose versions may differ on the next host
-        make_environment(self.host_python, venv, self.wheels, compiles=False)
+        make_environment(self.host_python, venv, self.wheels)
         python = os.path.join(venv, 'bin', 'python')
         for package in self.source_packages:
             variables = package.variables_of_build(self.cfg.parallel)
@@ -82,6 +82,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         make_environment(self.host_python, self.environment, self.wheels)
         for package in self.source_packages:
             package.install(*self.runtime_python(), self.built_wheels)
+        compile_packages(self.environment)
         make_base(self.host_python, self.environment)
         install_site_files(os.path.join(self.environment, 'lib', 'python' + self.cfg['python_version']))
         write_json(os.path.join(self.installdir, build_environment.RECORD), self.record_of_build())

@@ -13,7 +13,6 @@ import re
 import sys
 import tempfile
 
-from easybuild.base import fancylogger
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
@@ -29,8 +28,6 @@ from easybuild.tools.filetools import (
     write_file,
 )
 from easybuild.tools.run import run_shell_cmd
-
-_log = fancylogger.getLogger('lockedvenv', fname=False)
 
 # A line of pip's pins; without a hash, the wheel is trusted only from the recipe's 'wheel_index'. Of other lines that
 # pip accepts, options and URLs download from elsewhere, or run code of the package.
@@ -109,11 +106,9 @@ class LockedVenv(EasyBlock):
 
     def configure_step(self):
         """Check for the Python that the wheels are locked for."""
-        path = which(self.host_python)
-        if not path:
+        if not which(self.host_python):
             raise EasyBuildError("%s not found on PATH: the wheels are locked for it. Load a module that has it, or "
                                  "lock the requirements for another version and set 'python_version'", self.host_python)
-        self.log.info("Python of the environment: %s", path)
 
     def build_step(self):
         """Build nothing: wheels are built."""
@@ -121,6 +116,7 @@ class LockedVenv(EasyBlock):
     def install_step(self):
         """Make the environment, and links to its commands; loading the module does not replace the user's Python."""
         make_environment(self.host_python, self.environment, self.wheels)
+        compile_packages(self.environment)
         mkdir(os.path.join(self.installdir, 'bin'))
         for path in glob.glob(os.path.join(glob.escape(self.environment), 'bin', '*')):
             name = os.path.basename(path)
@@ -155,9 +151,7 @@ def wheel_directories(name):
 
 def read_lock(path, python_version):
     """Pins of a lock that apply to a Python (<major>.<minor>) on this machine."""
-    pins = read_pylock(path, python_version) if path.endswith('.toml') else read_pins(path)
-    _log.info("%s has %d packages for Python %s", path, len(pins), python_version)
-    return pins
+    return read_pylock(path, python_version) if path.endswith('.toml') else read_pins(path)
 
 
 def read_pins(path):
@@ -336,10 +330,16 @@ def run(words, variables=None, **options):
                          use_bash=False, hidden=True, **options)
 
 
-def make_environment(python, directory, wheels, compiles=True):
-    """Make a virtual environment and install locked Wheels into it; `compiles`: whether pip writes bytecode."""
+def make_environment(python, directory, wheels):
+    """Make a virtual environment and install locked Wheels into it, without bytecode."""
     run([python, '-m', 'venv', directory])
-    options = [] if compiles else ['--no-compile']
     # without the user's pip configuration; a package that the venv was seeded with is replaced, not overwritten
     run([os.path.join(directory, 'bin', 'pip'), '--isolated', 'install', '--quiet', '--no-index', '--find-links',
-         wheels.directory, '--require-hashes', '--no-deps', *options, '-r', wheels.requirements], OFFLINE)
+         wheels.directory, '--require-hashes', '--no-deps', '--no-compile', '-r', wheels.requirements], OFFLINE)
+
+
+def compile_packages(directory):
+    """Compile the packages of an environment, but not their tests."""
+    # it fails for a file of a newer Python, which some packages have, and never import
+    run([os.path.join(directory, 'bin', 'python'), '-I', '-m', 'compileall', '-q',
+         '-x', 'site-packages/.*/tests?/', os.path.join(directory, 'lib')], fail_on_error=False)

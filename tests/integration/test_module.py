@@ -36,6 +36,16 @@ singularity exec $SIF sh -c 'cat /mnt/own && ls /runscripts /payload && ls -d {t
         assert "WARNING" not in result.stderr
 
 
+def test_packages_are_compiled_but_not_their_tests(testbed, module, enter):
+    places = testbed.run(
+        f"""module load {module}
+{enter}python -c 'import numpy.tests, os, torch
+for package in (torch, numpy.tests):
+    print(os.path.exists(package.__cached__))' """
+    )
+    assert places.split() == ["True", "False"]
+
+
 def wheel(directory):
     """Write a package with a command as a wheel; return its path."""
     files = {"extra_package.py": "print('extra', __file__)\n\n\ndef main():\n    print('command')\n"}
