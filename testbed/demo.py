@@ -52,9 +52,11 @@ def demonstrate(layout):
     if not accuracy or not speed:
         raise TestbedError("The training printed no accuracy. See the output above.")
     lines = "\n      ".join(commands)
+    missing = sorted({CONTAINER, VENV} - set(installed))
+    note = f"Not installed, for the reason above: {missing[0]}\n" if missing else ""
     print(f"""
 Done in {phases.seconds():.0f} s: test accuracy {accuracy[1]} %, {speed[-1]} images/s on 2 nodes.
-
+{note}
 Time line
 {"".join(phases.lines)}
 Directories

@@ -39,7 +39,7 @@ singularity exec $SIF sh -c 'cat /mnt/own && ls /runscripts /payload && ls -d {t
 def test_packages_are_compiled_but_not_their_tests(testbed, module, enter):
     places = testbed.run(
         f"""module load {module}
-{enter}python -c 'import numpy.tests, os, torch
+{enter}python -B -c 'import numpy.tests, os, torch
 for package in (torch, numpy.tests):
     print(os.path.exists(package.__cached__))' """
     )

@@ -206,6 +206,7 @@ def open_disks(testbed, disk):
     for path in disks:
         path.chmod(0o1777)
     yield disks
+    left_soon(testbed)  # the nodes remove the copies after the job, as its user
     for path, mode in zip(disks, modes):
         path.chmod(mode)
 
