@@ -31,7 +31,7 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.incomplete")
 
 
-def write_file(path: Path, content: bytes | memoryview) -> None:
+def write_file(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path``; readers see the old file or the new one, never a part.
 
     A symbolic link is replaced, not followed. On a failure the old file stays, the temporary file is

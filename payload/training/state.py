@@ -254,7 +254,7 @@ def state_for(states: list[Any], name: str, world: World) -> Any:
     """Return which of the states of an object a rank continues; ValueError if they are of other ranks, and differ."""
     if len(states) == world.size:
         return states[world.rank]
-    if len({bytes(dump(state)) for state in states}) > 1:
+    if len({dump(state) for state in states}) > 1:
         raise ValueError(
             f"extra {name!r} is of {len(states)} ranks, each with its own, and these are {world.size} ranks"
         )

@@ -127,11 +127,11 @@ def decode(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
     return {key: decode(each, tensors) for key, each in plain.items()}
 
 
-def dump(plain: Any) -> memoryview:
+def dump(plain: Any) -> bytes:
     """Return the bytes of a file with a plain value."""
     content = io.BytesIO()  # torch.save to a full disk hides the reason: "unexpected pos"
     torch.save(plain, content)
-    return content.getbuffer()
+    return content.getvalue()
 
 
 def read_back(plain: Any, name: str) -> Any:

@@ -119,7 +119,7 @@ class ShardedCheckpoints(Checkpoints):
         self.step = run.position.step
         self.began = time.monotonic()
 
-    def complete(self, temporary: Path, path: Path, values: memoryview, checksums: str) -> None:
+    def complete(self, temporary: Path, path: Path, values: bytes, checksums: str) -> None:
         """Write what is no tensor, give the checkpoint its name, and delete the oldest ones; rank 0 calls it."""
         write_file(temporary / VALUES, values)
         checksums += checksum_line(temporary / ".metadata") + checksum_line(temporary / VALUES)
