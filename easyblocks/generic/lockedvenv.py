@@ -340,6 +340,6 @@ def make_environment(python, directory, wheels):
 
 def compile_packages(directory):
     """Compile the packages of an environment, but not their tests."""
-    # it fails for a file of a newer Python, which some packages have, and never import
+    # a file of a newer Python, which some packages never import, is an error
     run([os.path.join(directory, 'bin', 'python'), '-I', '-m', 'compileall', '-q',
          '-x', 'site-packages/.*/tests?/', os.path.join(directory, 'lib')], fail_on_error=False)
